@@ -279,7 +279,7 @@ def test_layers_are_called_as_they_run():
                 assert ast.dump(call.returns) == ast.dump(forward.returns), f"{path.name}: {node.name}"
                 counted += 1
             counted += any("__call__ = forward" in ast.unparse(part) for part in node.body if isinstance(part, ast.If))
-    assert counted >= 12
+    assert counted >= 9
 
 
 @pytest.mark.parametrize("call", ["soft_sort", "soft_rank", "soft_median", "SoftSort", "SoftTopK"])

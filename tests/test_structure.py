@@ -201,8 +201,7 @@ CACHES = {
     "identity of classes": "asked of every option of every call: keys of one word",
     "interned options": "an option must stay itself as long as settings hold it",
     "canonical options": "the same",
-    "layouts of soft sorts on the CPU": "weighed by bytes",
-    "schedules of smooth programs": "the same",
+    "schedules of smooth programs": "weighed by bytes",
 }
 
 

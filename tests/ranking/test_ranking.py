@@ -25,7 +25,7 @@ from algonet.ranking import (
 )
 from algonet.relax import Laplace, Logistic
 from algonet.sorting import Bitonic, Permutahedron, soft_topk_mask
-from algonet.sorting.ranking.lists import average_ranks
+from algonet.sorting.ranking.metrics import average_ranks
 
 GENERATOR = torch.Generator().manual_seed(0)
 SCORES = torch.randn(6, 12, generator=GENERATOR, dtype=torch.float64)
@@ -160,7 +160,7 @@ def test_errors():
         ndcg_loss(SCORES, GRADES[:, :5])
     with pytest.raises(ValueError, match="unknown reduction"):
         auc(SCORES, GRADES, reduction="median")
-    with pytest.raises(ValueError, match="`k` must be positive"):
+    with pytest.raises(ValueError, match="`k` must be an integer from 1 on"):
         ndcg(SCORES, GRADES, k=0)
     with pytest.raises(ValueError, match="`mask` must be a boolean tensor"):
         kendall(SCORES, GRADES, mask=GRADES)

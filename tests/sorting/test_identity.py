@@ -14,7 +14,7 @@ from algonet.core import backends
 from algonet.relax import Logistic, Sigmoid
 from algonet.sorting import Bitonic, Network, OddEven, soft_quantile, soft_rank, soft_sort, soft_topk
 from algonet.sorting.operation import SORT, TRANSPOSED
-from algonet.sorting.settings import sort_settings
+from algonet.sorting.reference import sort_settings
 
 BACKENDS = ("reference", "numba")
 

@@ -28,7 +28,6 @@ from algonet.sorting import (
     SmoothedCDF,
     SoftMedian,
     SoftRank,
-    SoftSort,
     Transport,
     Unimodal,
     soft_argsort,
@@ -38,10 +37,10 @@ from algonet.sorting import (
     soft_sort,
     soft_topk,
 )
+from algonet.sorting.counts import LaplaceSettings
 from algonet.sorting.methods import TASKS, suggestions
 from algonet.sorting.operation import LAPLACE
 from algonet.sorting.pairwise import pair_counts
-from algonet.sorting.settings import LaplaceSettings
 from helpers.contract import CHECKS, Case, normal
 from helpers.sigmoids import KERNEL_SIGMOIDS
 
@@ -344,17 +343,6 @@ def test_permutahedron_keeps_sums_and_its_second_derivatives():
 def test_what_a_method_cannot_do_it_says(call, match):
     with pytest.raises(ValueError, match=match):
         call(draw(2, 4))
-
-
-def test_the_former_name_still_works():
-    x = draw(2, 5)
-    with pytest.warns(DeprecationWarning, match="`network` is now called `method`") as said:
-        old = soft_sort(x, network=Bitonic()).values
-    assert torch.equal(old, soft_sort(x, method=Bitonic()).values)
-    with pytest.warns(DeprecationWarning, match="SoftSort: `network`") as of_layer:
-        assert SoftSort(network=Bitonic()).method == Bitonic()
-    # At the line that says so: Python shows such warnings to nobody else
-    assert {warning.filename for warning in (*said, *of_layer)} == {__file__}
 
 
 def test_two_items_are_exchanged_alike():

@@ -19,9 +19,8 @@ from algonet.sorting import (
     soft_topk,
     soft_topk_mask,
 )
-from algonet.sorting.counts import nodes_per_unit
+from algonet.sorting.counts import CountSettings, nodes_per_unit
 from algonet.sorting.operation import COUNTS, QUANTILES
-from algonet.sorting.settings import CountSettings
 
 BACKENDS = ["reference", "numba"]
 SMOOTH = [Logistic, Gaussian, Cauchy, GumbelMin, Laplace]

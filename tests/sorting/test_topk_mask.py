@@ -193,12 +193,12 @@ def test_order_is_kept_and_sums_are_k(items, data):
 @pytest.mark.parametrize(
     ("call", "error", "match"),
     [
-        (lambda: soft_topk_mask([1.0], 1), TypeError, "`x` must be a tensor"),
+        (lambda: soft_topk_mask([1.0], 1), TypeError, "expected a tensor"),
         (lambda: soft_topk_mask(torch.zeros(3), 4), ValueError, "`k` must lie between 0 and the 3 items"),
         (lambda: soft_topk_mask(torch.zeros(3), "2"), TypeError, "`k` must be a number or a tensor"),
         (lambda: soft_topk_mask(torch.zeros(2, 3), torch.ones(3)), ValueError, r"one for each row, \(2,\)"),
         (lambda: soft_topk_mask(torch.zeros(3), 1, steepness=5.0), TypeError, r"Say relax=Logistic\(5\)"),
-        (lambda: soft_topk_mask(torch.zeros(3).to_sparse(), 1), TypeError, r"`x` must be a dense tensor"),
+        (lambda: soft_topk_mask(torch.zeros(3).to_sparse(), 1), TypeError, r"expected a dense tensor"),
         (lambda: soft_topk_mask(torch.zeros(3), 1, relax="soft"), TypeError, "`relax` must be a sigmoid"),
         (lambda: soft_topk_mask(torch.zeros(3), 1, mask=torch.ones(4, dtype=torch.bool)), ValueError, "`mask` must"),
         (lambda: soft_topk_mask(torch.zeros(3), 1, backend="triton"), ValueError, "cannot take this call"),
@@ -235,7 +235,7 @@ def test_sums_of_the_search_run_in_vector_registers():
     import numpy as np
     from numba import njit
 
-    from algonet.sorting.kernels.numba.source import kernels
+    from algonet.sorting.kernels.numba.rows import kernels
 
     module = kernels("threshold", Logistic(10.0), torch.float32)
     fresh = njit(**module.SUMS)(module.measure.py_func)

@@ -16,7 +16,7 @@ import torch
 from algonet.sorting import Bitonic, OddEven, soft_sort, soft_topk
 from algonet.sorting.kernels.triton import bitonic, counts, odd_even, threshold
 from algonet.sorting.operation import COUNTS, QUANTILES
-from algonet.sorting.settings import CountSettings
+from algonet.sorting.counts import CountSettings
 from algonet.core.identity import interned
 from algonet.sorting import Pairwise, soft_rank, soft_topk_mask
 from algonet.core.cache import VALUES

@@ -11,22 +11,17 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.cache import constant
-from algonet.core.checks import is_integer
+from algonet.core.checks import check_integer, check_spec, check_tensor, is_integer
 from algonet.core.hints import too_close, warn_too_soft, write_instead
 from algonet.core.memory import check_memory
 from algonet.relax import DECISION, SIGMOIDS, Logistic, Sigmoid
 
 from .methods import Method, Permutahedron, suggestions
-from .networks import MANY, Network, OddEven
+from .networks import MANY, Bitonic, Network, OddEven
 
 
 def check_items(where: str, x: Any, dim: int) -> Tensor:
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{where}: `x` must be a tensor, got {type(x).__name__}; wrap it in torch.tensor(...).")
-    if not x.is_floating_point():
-        raise TypeError(f"{where}: `x` must be a floating tensor, got {x.dtype}; call .float() first.")
-    if x.is_sparse or x.is_sparse_csr:
-        raise TypeError(f"{where}: `x` must be a dense tensor, got a {x.layout} one; call .to_dense() first.")
+    x = check_tensor(where, x)
     if x.dim() == 0:
         raise ValueError(f"{where}: `x` must have at least one dimension, got a scalar; use x.reshape(1).")
     if not is_integer(dim):
@@ -42,10 +37,7 @@ def check_payload(where: str, x: Tensor, given: Any, dim: int) -> Tensor | None:
     """The payload as (*batch, n, channels) with the sorted dimension where x has it after `movedim(dim, -1)`."""
     if given is None:
         return None
-    if not isinstance(given, Tensor):
-        raise TypeError(f"{where}: `payload` must be a tensor, got {type(given).__name__}.")
-    if not given.is_floating_point():
-        raise TypeError(f"{where}: `payload` must be a floating tensor, got {given.dtype}; call .float() first.")
+    given = check_spec(where, "payload", given, "*batch n")
     if given.device != x.device:
         raise ValueError(
             f"{where}: `payload` must be on the device of x: x is on {x.device}, payload on {given.device}."
@@ -97,13 +89,9 @@ def check_options(where: str, relax: Any, method: Any, steps: Any, task: str = "
         instead = write_instead("method", method, map(type, suggestions(task)))
         raise TypeError(f"{where}: `method` must be a method such as OddEven() or Bitonic(), got {method!r}{instead}.")
     method.check(where, task, relax)
-    if steps is None:
-        return
-    if not is_integer(steps):
-        raise TypeError(f"{where}: `steps` must be an integer or None (all layers), got {steps!r}.")
-    if steps < 0:
-        raise ValueError(f"{where}: `steps` must not be negative, got {steps}.")
-    if not isinstance(method, Network):
+    if steps is not None:
+        check_integer(where, "steps", steps, 0)
+    if steps is not None and not isinstance(method, Network):
         raise ValueError(f"{where}: only sorting networks have `steps`, and {method!r} is none.")
 
 
@@ -117,8 +105,15 @@ _BLURRED = {
 def warn_if_blurred(where: str, x: Tensor, relax: Sigmoid, method: Method, steps: int | None) -> None:
     """Warn where the method is a poor choice for so many items, or one of its defaults too soft for x (*batch, n)."""
     n = x.shape[-1]
-    if isinstance(method, Network):
-        method.hint(where, n, steps)
+    if isinstance(method, OddEven) and n > MANY and steps is None:
+        others = {
+            "soft_rank": "; Pairwise() ranks without layers",
+            "soft_topk": "; soft_topk_mask gives memberships without any",
+        }
+        warn_too_soft(
+            f"{where}: OddEven() sends {n:,} items through {n:,} layers, which is slow and blurs them. method=Bitonic() has "
+            f"{Bitonic().depth(n)} layers{others.get(where, '')}. which_method(x, ...) compares them."
+        )
     if not tracing.plain():
         return
     least, why = _BLURRED.get(where, (MANY + 1, ""))
@@ -151,13 +146,6 @@ def signed_steepness(where: str, relax: Sigmoid, x: Tensor, sign: float) -> Tens
         )
     value = value if value.dim() == 0 else value.reshape(())
     return (value if sign > 0 else -value).to(x)
-
-
-def check_count(where: str, k: Any, n: int, dim: int) -> None:
-    if not is_integer(k):
-        raise TypeError(f"{where}: `k` must be an integer, got {k!r}.")
-    if not 0 <= k <= n:
-        raise ValueError(f"{where}: `k` must lie between 0 and the {n} items along dim {dim}, got {k}.")
 
 
 def check_quantiles(where: str, q: Any) -> list[float]:

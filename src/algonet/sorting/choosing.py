@@ -14,16 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.checks import check_integer
 from algonet.core.extras import require
 from algonet.relax import DECISION, Heaviside, Sigmoid, SoftnessWarning
 from algonet.relax.report import BLURRED, HARD, VANISHED
 
-from .checks import check_count, check_items, check_mask, check_sigmoid
-from .functional import soft_argsort, soft_rank, soft_sort, soft_topk
+from .checks import check_items, check_sigmoid
+from .functional import soft_argsort, soft_rank, soft_sort, soft_topk, soft_topk_mask
 from .methods import TASKS, Method, short, suggestions
 from .networks import Bitonic
 from .quantile import soft_quantile
-from .topk_mask import soft_topk_mask
 
 #: Methods that no one named are left out beyond so many numbers to compute (seconds on a CPU core; a GPU may have more)
 #: or bytes to keep.
@@ -49,18 +49,6 @@ class MethodRow:
         """Neither blurred nor without gradients, by the bounds of `softness_report`."""
         return not self.why and self.error <= BLURRED and self.vanished <= HARD
 
-    def cells(self) -> list[str]:
-        """The row as text, one string for each of `MethodReport.COLUMNS`."""
-        if self.why:
-            return [self.name, "", "", "", ""]
-        return [
-            self.name,
-            f"{self.error:.2%}",
-            f"{self.vanished:.0%}",
-            f"{self.milliseconds:.3g}",
-            f"{self.mebibytes:.3g}",
-        ]
-
 
 @dataclass(frozen=True)
 class MethodReport:
@@ -72,16 +60,18 @@ class MethodReport:
     relax: Sigmoid
     rows: tuple[MethodRow, ...]
     suggestion: str
-    COLUMNS = ("method", "error", "vanished", "ms", "MiB")
 
     def __str__(self) -> str:
-        table = [list(self.COLUMNS), *(row.cells() for row in self.rows)]
-        widths = [max(len(line[i]) for line in table) for i in range(len(self.COLUMNS))]
-        lines = []
-        for (name, *figures), row in zip(table, (None, *self.rows), strict=True):
-            aligned = [f"{figure:>{width}}" for figure, width in zip(figures, widths[1:], strict=True)]
-            lines.append("  ".join([f"{name:<{widths[0]}}", *([row.why] if row and row.why else aligned)]))
-        return "\n".join([self._title(), *lines, self.suggestion])
+        table: list[tuple[str, ...]] = [("method", "error", "vanished", "ms", "MiB")]
+        for row in self.rows:
+            figures = f"{row.error:.2%}", f"{row.vanished:.0%}", f"{row.milliseconds:.3g}", f"{row.mebibytes:.3g}"
+            table.append((row.name, *(("", "", "", "") if row.why else figures)))
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = [self._title()]
+        for (name, *figures), why in zip(table, ("", *(row.why for row in self.rows)), strict=True):
+            aligned = "  ".join(f"{figure:>{width}}" for figure, width in zip(figures, widths[1:], strict=True))
+            lines.append(f"{name:<{widths[0]}}  {why or aligned}")
+        return "\n".join([*lines, self.suggestion])
 
     def _title(self) -> str:
         return f"{self.task} of {' x '.join(map(str, self.shape))} items, {self.relax!r}"
@@ -96,20 +86,15 @@ class MethodReport:
 
         axis = plt.subplots(figsize=(7, 4), layout="constrained")[1] if axis is None else axis
         rows = [row for row in self.rows if not row.why]
-        errors = [max(row.error, 1e-7) for row in rows]
+        times, errors = [row.milliseconds for row in rows], [max(row.error, 1e-7) for row in rows]
         areas = [40 + 60 * max(0.0, math.log10(max(row.mebibytes, 1e-9)) + 3) for row in rows]
-        spots = axis.scatter(
-            [row.milliseconds for row in rows], errors, s=areas, c=[row.vanished for row in rows],
-            cmap="plasma_r", vmin=0, vmax=1, edgecolors="0.3", zorder=3,
-        )  # fmt: skip
-        for row, error in zip(rows, errors, strict=True):
-            axis.annotate(row.name, (row.milliseconds, error), xytext=(8, 6), textcoords="offset points", fontsize=8)
-        axis.set_xscale("log")
-        axis.set_yscale("log")
-        axis.margins(x=0.25, y=0.2)
+        shares = [row.vanished for row in rows]
+        spots = axis.scatter(times, errors, areas, shares, cmap="plasma_r", vmin=0, vmax=1, edgecolors="0.3", zorder=3)
+        for row, *place in zip(rows, times, errors, strict=True):
+            axis.annotate(row.name, place, xytext=(8, 6), textcoords="offset points", fontsize=8)
         axis.axhline(BLURRED, color="0.7", ls=":", lw=1)
-        axis.set_xlabel("milliseconds, forward and backward")
-        axis.set_ylabel("error against crisp")
+        axis.margins(x=0.25, y=0.2)
+        axis.set(xscale="log", yscale="log", xlabel="milliseconds, forward and backward", ylabel="error against crisp")
         axis.set_title(self._title(), fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
         axis.figure.colorbar(spots, ax=axis, label="vanished gradients", shrink=0.8)
@@ -122,9 +107,7 @@ def which_method(
     *,
     k: int | None = None,
     q: float = 0.5,
-    dim: int = -1,
     relax: Sigmoid = DECISION,
-    mask: Tensor | None = None,
     methods: Sequence[Method] | None = None,
     seconds: float = 0.2,
     backend: str = "auto",
@@ -145,37 +128,30 @@ def which_method(
     where = "which_method"
     if task not in TASKS:
         raise ValueError(f"{where}: unknown task {task!r}; choose one of {', '.join(TASKS)}.")
-    x = check_items(where, x, dim).detach().movedim(dim, -1)
+    x = check_items(where, x, -1).detach()
     check_sigmoid(where, relax)
-    present = check_mask(where, x.movedim(-1, dim), mask)
-    present = None if present is None else present.movedim(dim, -1)
     if task == "topk":
         if k is None:
             raise ValueError(f'{where}: task "topk" needs `k`, the number of items to find.')
-        check_count(where, k, x.shape[-1], dim)
+        check_integer(where, "k", k, 0, x.shape[-1])
     if x.numel() == 0:
         raise ValueError(f"{where}: x has no items, shape {tuple(x.shape)}.")
-    answer = functools.partial(_answer, task=task, k=k or 0, q=q, mask=present, backend=backend)
+    answer = functools.partial(_answer, task=task, k=k or 0, q=q, backend=backend)
     crisp = functools.partial(answer, relax=Heaviside(), method=Bitonic())
-    used = _used(task, k or 0, x, present)
     rows = []
     for method in methods if methods is not None else suggestions():
         why = _why_not(method, task, relax) or ("" if methods is not None else _too_much(method, x, relax))
         soft = functools.partial(answer, relax=relax, method=method)
-        rows.append(
-            MethodRow(short(method), why=why) if why else _measured(short(method), soft, crisp, x, used, seconds)
-        )
+        rows.append(MethodRow(short(method), why=why) if why else _measured(short(method), soft, crisp, x, seconds))
     if task == "topk" and methods is None:
-        rows.append(_memberships(x, k or 0, relax, present, seconds, backend))
+        rows.append(_memberships(x, k or 0, relax, seconds, backend))
     rows.sort(key=lambda row: (bool(row.why), row.milliseconds))
     return MethodReport(task, tuple(x.shape), relax, tuple(rows), _suggest(rows))
 
 
-def _answer(
-    x: Tensor, *, task: str, k: int, q: float, mask: Tensor | None, backend: str, relax: Sigmoid, method: Method
-) -> Tensor:
+def _answer(x: Tensor, *, task: str, k: int, q: float, backend: str, relax: Sigmoid, method: Method) -> Tensor:
     """The answer whose error counts, one tensor."""
-    options: dict[str, Any] = {"relax": relax, "method": method, "mask": mask}
+    options: dict[str, Any] = {"relax": relax, "method": method}
     # Softmaxes and projections are plain torch
     options["backend"] = backend if method.kernels else "auto"
     if task == "sort":
@@ -185,18 +161,6 @@ def _answer(
     if task == "quantile":
         return soft_quantile(x, q, **options)
     return {"argsort": soft_argsort, "rank": soft_rank}[task](x, **options)
-
-
-def _used(task: str, k: int, x: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Which entries of an answer are about items that are present; `None` for all."""
-    if mask is None:
-        return None
-    if task == "rank":
-        return mask
-    if task == "quantile":
-        return mask.any(-1)
-    size = k if task == "topk" else x.shape[-1]
-    return torch.arange(size, device=x.device) < mask.sum(-1, keepdim=True)
 
 
 def _why_not(method: Method, task: str, relax: Sigmoid) -> str:
@@ -223,7 +187,6 @@ def _measured(
     soft: Callable[[Tensor], Tensor],
     crisp: Callable[[Tensor], Tensor],
     x: Tensor,
-    used: Tensor | None,
     seconds: float,
 ) -> MethodRow:
     try:
@@ -231,11 +194,11 @@ def _measured(
             warnings.simplefilter("ignore", SoftnessWarning)  # the report says it in figures
             leaf = x.clone().requires_grad_()
             found, truth = soft(leaf), crisp(leaf)
-            error = _gap(found.detach(), truth.detach(), used)
+            error = _gap(found.detach(), truth.detach())
             draw = torch.randn(found.shape, generator=torch.Generator().manual_seed(0)).to(found)
             change = torch.where(found.isfinite(), found - truth, 0.0)
             slope = torch.autograd.grad((change * draw).sum(), leaf)[0].abs()
-            vanished = _vanished(slope, used if used is not None and used.shape == x.shape else None)
+            vanished = _vanished(slope)
             milliseconds = _milliseconds(lambda: torch.autograd.grad(soft(leaf), leaf, draw), x, seconds)
             mebibytes = _mebibytes(soft, leaf, draw)
     except (ValueError, TypeError, RuntimeError) as failure:  # such as a backend that has no kernel, or no memory left
@@ -243,15 +206,14 @@ def _measured(
     return MethodRow(name, error, vanished, milliseconds, mebibytes)
 
 
-def _memberships(x: Tensor, k: int, relax: Sigmoid, mask: Tensor | None, seconds: float, backend: str) -> MethodRow:
-    soft = functools.partial(soft_topk_mask, k=k, relax=relax, mask=mask, backend=backend)
-    crisp = functools.partial(soft_topk_mask, k=k, relax=Heaviside(), mask=mask)
-    return _measured("soft_topk_mask (memberships)", soft, crisp, x, mask, seconds)
+def _memberships(x: Tensor, k: int, relax: Sigmoid, seconds: float, backend: str) -> MethodRow:
+    soft = functools.partial(soft_topk_mask, k=k, relax=relax, backend=backend)
+    crisp = functools.partial(soft_topk_mask, k=k, relax=Heaviside())
+    return _measured("soft_topk_mask (memberships)", soft, crisp, x, seconds)
 
 
-def _gap(soft: Tensor, crisp: Tensor, used: Tensor | None) -> float:
+def _gap(soft: Tensor, crisp: Tensor) -> float:
     counted = soft.isfinite() & crisp.isfinite()
-    counted = counted if used is None else counted & used
     soft, crisp = soft[counted].double(), crisp[counted].double()
     if not soft.numel():
         return 0.0
@@ -259,8 +221,7 @@ def _gap(soft: Tensor, crisp: Tensor, used: Tensor | None) -> float:
     return float((soft - crisp).abs().mean() / spread.clamp_min(1e-12))
 
 
-def _vanished(slope: Tensor, used: Tensor | None) -> float:
-    slope = slope if used is None else slope[used]
+def _vanished(slope: Tensor) -> float:
     slope = slope[slope.isfinite()]
     if not slope.numel() or not slope.max() > 0:
         return 1.0

@@ -11,6 +11,7 @@ B-spline through the result is read at y. See README.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +19,19 @@ from torch import Tensor
 from algonet.core.cache import TENSORS, cached
 from algonet.relax import Sigmoid
 
-from .settings import CountSettings, LaplaceSettings
+
+@dataclass(frozen=True)
+class CountSettings:
+    """The sigmoid (interned), and whether results are wanted to 1e-11 instead of 1e-7."""
+
+    sigmoid: Sigmoid
+    precise: bool
+
+
+@dataclass(frozen=True)
+class LaplaceSettings:
+    """There is nothing to choose."""
+
 
 #: Row q: the weight of node i - 2 + q for a number at i + t, as a polynomial in t (the quintic B-spline).
 BASIS = tuple(

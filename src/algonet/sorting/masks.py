@@ -17,43 +17,29 @@ from algonet.core.tracing import readable
 
 
 class Placement(NamedTuple):
-    """`order`: the item in each place; `rank`: the place that each sorted position comes from; `lengths`: items present."""
+    """`order`: the item in each place; `rank`: the place that each sorted position comes from; `lengths`: items present;
+    `present`: which places hold one. Tensors are (*batch, n) or have channels behind, (*batch, n, c)."""
 
     order: Tensor
     rank: Tensor
     lengths: Tensor
     present: Tensor
-    absent_order: Tensor
 
     def to_places(self, x: Tensor) -> Tensor:
-        placed = torch.gather(x, -1, self.order)
-        return torch.where(self._present_by_place(), placed, 0.0)
+        return torch.where(_beside(self.present, x), _gather(x, self.order), 0.0)
 
-    def payload_to_places(self, payload: Tensor, user_channels: int) -> Tensor:
-        placed = _gather(payload, self.order)
-        user = torch.where(self._present_by_place().unsqueeze(-1), placed[..., :user_channels], 0.0)
-        return torch.cat([user, placed[..., user_channels:]], -1)
+    def from_places(self, found: Tensor, x: Tensor) -> Tensor:
+        """What was sorted, by position, and behind it the absent ones of x."""
+        whole = torch.where(_beside(self.present, x), found, _gather(x.detach(), self.order))
+        return _gather(whole, self.rank)
 
     def sorted_to_places(self, v: Tensor) -> Tensor:
         """v, given by sorted position, to places."""
         return _gather(v, self.rank.argsort(-1))
 
-    def values_from_places(self, values: Tensor, x: Tensor) -> Tensor:
-        absent = torch.gather(x.detach(), -1, self.absent_order)
-        return torch.where(occupied(self.present, self.lengths), torch.gather(values, -1, self.rank), absent)
-
-    def payload_from_places(self, sent: Tensor, payload: Tensor, user_channels: int) -> Tensor:
-        moved = _gather(sent, self.rank)
-        absent = _gather(payload[..., :user_channels].detach(), self.absent_order)
-        user = torch.where(occupied(self.present, self.lengths).unsqueeze(-1), moved[..., :user_channels], absent)
-        return torch.cat([user, moved[..., user_channels:]], -1)
-
     def items_from_places(self, v: Tensor) -> Tensor:
         """v, given by place, to items."""
         return _gather(v, self.order.argsort(-1))
-
-    def _present_by_place(self) -> Tensor:
-        return torch.gather(self.present, -1, self.order)
 
 
 def occupied(x: Tensor, lengths: Tensor | None) -> Tensor:
@@ -64,21 +50,20 @@ def occupied(x: Tensor, lengths: Tensor | None) -> Tensor:
 
 
 def place(mask: Tensor, right_aligned: bool) -> Placement:
-    n = mask.shape[-1]
-    lengths = mask.sum(-1)
-    first = torch.argsort((~mask).to(torch.int8), dim=-1, stable=True)
-    place = torch.arange(n, device=mask.device).expand(mask.shape)
-    if not right_aligned:
-        return Placement(first, place, lengths.to(torch.int32), mask, first)
-    shift = (n - lengths).unsqueeze(-1)
-    # Sorted position i < m comes from place n - m + i, the absent ones from the places before
-    rank = torch.where(place < lengths.unsqueeze(-1), place + shift, place - lengths.unsqueeze(-1))
-    order = torch.gather(first, -1, rank.argsort(-1))
-    return Placement(order, rank, lengths.to(torch.int32), mask, first)
+    order = torch.argsort((mask if right_aligned else ~mask).to(torch.int8), dim=-1, stable=True)
+    rank, lengths = torch.arange(mask.shape[-1], device=mask.device).expand(mask.shape), mask.sum(-1, keepdim=True)
+    if right_aligned:  # the absent ones from the places before
+        rank = torch.where(rank < lengths, rank + mask.shape[-1] - lengths, rank - lengths)
+    return Placement(order, rank, lengths.squeeze(-1).to(torch.int32), mask.gather(-1, order))
 
 
-def _gather(payload: Tensor, index: Tensor) -> Tensor:
-    return torch.gather(payload, -2, index.unsqueeze(-1).expand(*index.shape, payload.shape[-1]))
+def _beside(rows: Tensor, x: Tensor) -> Tensor:
+    """`rows` (*batch, n), for the channels of x too."""
+    return rows if x.dim() == rows.dim() else rows.unsqueeze(-1)
+
+
+def _gather(x: Tensor, index: Tensor) -> Tensor:
+    return torch.gather(x, index.dim() - 1, _beside(index, x).expand_as(x))
 
 
 def crisp_order(x: Tensor, mask: Tensor | None, descending: bool) -> Tensor:

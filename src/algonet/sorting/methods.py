@@ -6,9 +6,8 @@ Sorting networks (`OddEven`, `Bitonic`, in `networks.py`) answer every question.
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -113,14 +112,12 @@ class Pairwise(Method):
     @staticmethod
     def scans(relax: Sigmoid, x: Tensor) -> bool:
         """Whether the O(n log n) way applies, and is the faster one: both give the same numbers."""
-        if type(relax) is not Laplace:
-            return False
-        return x.numel() * x.shape[-1] > _MOST_PAIRS_ON_GPU if x.is_cuda else x.shape[-1] > _MOST_ITEMS_ON_CPU
+        return type(relax) is Laplace and not (x.is_cuda and x.numel() * x.shape[-1] <= _MOST_PAIRS_ON_GPU)
 
 
-#: Up to here comparing all pairs takes less than sorting and scanning: on a CPU core some 30 ns a pair against 50 ns
-#: an item; on an H200 both take 0.45 ms for 64 x 1024, and 4.7 against 0.6 ms for 64 x 4096.
-_MOST_ITEMS_ON_CPU, _MOST_PAIRS_ON_GPU = 4, 64_000_000
+#: Up to here comparing all pairs takes less than sorting and scanning: on an H200 both take 0.45 ms for 64 x 1024, and 4.7
+#: against 0.6 ms for 64 x 4096.
+_MOST_PAIRS_ON_GPU = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -272,15 +269,6 @@ def short(method: Method) -> str:
 
 def names(methods: list[Method]) -> str:
     return ", ".join(map(short, methods))
-
-
-def chosen(where: str, method: Any, network: Any, level: int = 4) -> Any:
-    """The method of a call; `network` is its former name. The user is `level` frames up: this one, the function and what
-    decorates it come before."""
-    if network is not None:
-        warnings.warn(f"{where}: `network` is now called `method`.", DeprecationWarning, stacklevel=level)
-        return network
-    return method
 
 
 def _rows(logits: Tensor, here: Tensor) -> Tensor:

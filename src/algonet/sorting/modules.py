@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from algonet.core.checks import check_integer
@@ -12,35 +13,33 @@ from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Relative, Sigmoid, SoftModule
 
 from .checks import check_options, check_quantiles
-from .functional import Payload, SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk
-from .gated import MakeGates, gated_median, gated_sort
-from .methods import Method, Permutahedron, SmoothedCDF, chosen, suggestions
+from .functional import Payload, SortResult, TopKResult, soft_argsort, soft_rank, soft_sort, soft_topk, soft_topk_mask
+from .methods import Method, Permutahedron, SmoothedCDF
 from .networks import Network
-from .quantile import METHODS, soft_median, soft_quantile
-from .topk_mask import soft_topk_mask
+from .quantile import by_weights, check_median, interpolated, soft_median, soft_quantile
+
+#: make_gates(batch, labels, like): gates at the comparators of a network, or at the points that a sort or a median is made of.
+MakeGates = Callable[[tuple[int, ...], list[str], Tensor], Tensor]
 
 
 class _Sorting(SoftModule):
     #: The question that the layer asks its method.
     task = "sort"
-    #: Methods that are names.
-    names: tuple[str, ...] = ()
+    #: Whether methods may be names.
+    by_name = False
     #: Whether results are in the unit of x.
     valued = False
-    #: What the layer calls with x, and its attributes that are given by place.
+    #: What the layer calls with x.
     _function: Callable[..., Any]
-    _placed: tuple[str, ...] = ()
 
+    relax: Sigmoid
     method: Any
     dim: int
 
-    def __init__(self, relax: Sigmoid, method: Any, network: Network | None, dim: int, backend: str, **options: object):
+    def __init__(self, relax: Sigmoid, method: Any, dim: int, backend: str, **options: object):
         super().__init__(relax)
-        method = chosen(type(self).__name__, method, network, 5)
-        if isinstance(method, str) and self.names:
-            if method not in self.names:
-                known = ", ".join(map(repr, (*suggestions(self.task), *self.names)))
-                raise ValueError(f"{type(self).__name__}: unknown method {method!r}; choose one of {known}.")
+        if isinstance(method, str) and self.by_name:
+            check_median(type(self).__name__, method)
         else:
             check_options(type(self).__name__, relax, method, None, self.task)
         self._named = {"dim": dim, "method": method, "backend": backend, **options}
@@ -49,9 +48,16 @@ class _Sorting(SoftModule):
 
     def _answer(self, x: Tensor, **given: Any) -> Any:
         named = {name: getattr(self, name) for name in self._named}
-        return type(self)._function(
-            x, *(getattr(self, name) for name in self._placed), relax=self.relax, **named, **given
-        )
+        return type(self)._function(x, relax=self.relax, **named, **given)
+
+    @staticmethod
+    def _gate_points(make_gates: MakeGates, values: Tensor) -> Tensor:
+        return make_gates(tuple(values.shape[:-1]), [f"point {i}" for i in range(values.shape[-1])], values)
+
+    def _sort_points(self, points: Tensor, values: Tensor, method: Method, descending: bool = False) -> Tensor:
+        """Points in the order of the values."""
+        options: Any = {"relax": self.relax, "method": method, "descending": descending, "backend": self.backend}
+        return soft_sort(values, payload=points, **options).payload
 
     def blur_note(self, soft: Tensor, hard: Tensor) -> str:
         """What `softness_report` says where the method moves values by more than 1 / steepness; "" elsewhere."""
@@ -68,6 +74,15 @@ class _Sorting(SoftModule):
         return f"{super().extra_repr()}, method={self.method}, dim={self.dim}"
 
 
+class _ToTensor(_Sorting):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self._answer(x, mask=mask)
+
+    if TYPE_CHECKING:
+
+        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+
+
 class SoftSort(_Sorting):
     """`soft_sort` as a layer: forward(x, payload=None, mask=None) -> SortResult.
 
@@ -79,6 +94,8 @@ class SoftSort(_Sorting):
 
     _function = staticmethod(soft_sort)
     valued = True
+    descending: bool
+    steps: int | None
 
     @hints_at_relax
     def __init__(
@@ -92,10 +109,9 @@ class SoftSort(_Sorting):
         return_permutation: bool = False,
         hard: bool = False,
         backend: str = "auto",
-        network: Network | None = None,
     ):
         options = {"descending": descending, "steps": steps, "return_permutation": return_permutation, "hard": hard}
-        super().__init__(relax, method, network, dim, backend, **options)
+        super().__init__(relax, method, dim, backend, **options)
 
     def forward(
         self,
@@ -107,7 +123,24 @@ class SoftSort(_Sorting):
 
     def run_gated(self, make_gates: MakeGates, x: Tensor) -> SortResult:
         """A sort whose comparators (points, where a method has none) are gated by `make_gates(batch, labels, like)`."""
-        return gated_sort(self, make_gates, x)
+        if self.hard or self.return_permutation:
+            raise ValueError(
+                "SoftSort.run_gated: gates are there for plain values, without hard or return_permutation."
+            )
+        items, network = x.movedim(self.dim, -1), self.method
+        if not isinstance(network, Network):
+            items = self._sort_points(self._gate_points(make_gates, items) * items, items, network, self.descending)
+            return SortResult(items.movedim(-1, self.dim), None, None)
+        relax, sign, n = self.relax, -1.0 if self.descending else 1.0, items.shape[-1]
+        layers = [network.pairs(n, layer)[:2] for layer in range(network.layers(n, self.steps))]
+        labels = [f"layer {k}: {a}-{b}" for k, pairs in enumerate(layers) for a, b in zip(*pairs, strict=True)]
+        gates = make_gates(tuple(items.shape[:-1]), labels, items).split([len(first) for first, _ in layers], -1)
+        for pairs, gate in zip(layers, gates, strict=True):
+            i, j = (torch.as_tensor(ends, device=x.device).long() for ends in pairs)
+            a, b = items[..., i], items[..., j]
+            moved = gate * (1 - relax(sign * (b - a))) * (b - a)
+            items = items.index_copy(-1, i, a + moved).index_copy(-1, j, b - moved)
+        return SortResult(items.movedim(-1, self.dim), None, None)
 
     if TYPE_CHECKING:
 
@@ -119,7 +152,7 @@ class SoftSort(_Sorting):
         ) -> SortResult[Payload]: ...
 
 
-class SoftArgsort(_Sorting):
+class SoftArgsort(_ToTensor):
     """`soft_argsort` as a layer: forward(x, mask=None) -> expected indices."""
 
     _function = staticmethod(soft_argsort)
@@ -135,19 +168,11 @@ class SoftArgsort(_Sorting):
         descending: bool = False,
         hard: bool = False,
         backend: str = "auto",
-        network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend, descending=descending, hard=hard)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._answer(x, mask=mask)
-
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        super().__init__(relax, method, dim, backend, descending=descending, hard=hard)
 
 
-class SoftRank(_Sorting):
+class SoftRank(_ToTensor):
     """`soft_rank` as a layer: forward(x, mask=None) -> expected positions."""
 
     _function = staticmethod(soft_rank)
@@ -163,22 +188,14 @@ class SoftRank(_Sorting):
         descending: bool = False,
         hard: bool = False,
         backend: str = "auto",
-        network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend, descending=descending, hard=hard)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._answer(x, mask=mask)
-
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        super().__init__(relax, method, dim, backend, descending=descending, hard=hard)
 
 
 class SoftTopK(_Sorting):
     """`soft_topk` as a layer: forward(x, mask=None) -> TopKResult."""
 
-    _function, _placed = staticmethod(soft_topk), ("k",)
+    _function = staticmethod(soft_topk)
     task = "topk"
 
     @hints_at_relax
@@ -193,11 +210,9 @@ class SoftTopK(_Sorting):
         return_permutation: bool = False,
         hard: bool = False,
         backend: str = "auto",
-        network: Network | None = None,
     ):
         options = {"largest": largest, "return_permutation": return_permutation, "hard": hard}
-        super().__init__(relax, method, network, dim, backend, **options)
-        self.k = check_integer("SoftTopK", "k", k, 0)
+        super().__init__(relax, method, dim, backend, k=check_integer("SoftTopK", "k", k, 0), **options)
 
     def extra_repr(self) -> str:
         return f"k={self.k}, {super().extra_repr()}"
@@ -244,10 +259,10 @@ class SoftTopKMask(SoftModule):
         return f"k={self.k}, {super().extra_repr()}, largest={self.options['largest']}, hard={self.options['hard']}"
 
 
-class SoftQuantile(_Sorting):
+class SoftQuantile(_ToTensor):
     """`soft_quantile` as a layer: forward(x, mask=None) -> quantiles."""
 
-    _function, _placed = staticmethod(soft_quantile), ("q",)
+    _function = staticmethod(soft_quantile)
     task = "quantile"
     valued = True
 
@@ -261,30 +276,22 @@ class SoftQuantile(_Sorting):
         dim: int = -1,
         keepdim: bool = False,
         backend: str = "auto",
-        network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend, keepdim=keepdim)
-        check_quantiles(type(self).__name__, q)
-        self.q = q
+        super().__init__(relax, method, dim, backend, q=q, keepdim=keepdim)
+        check_quantiles("SoftQuantile", q)
 
     def extra_repr(self) -> str:
         return f"q={self.q}, {super().extra_repr()}"
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._answer(x, mask=mask)
 
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
-
-
-class SoftMedian(_Sorting):
+class SoftMedian(_ToTensor):
     """`soft_median` as a layer: forward(x, mask=None) -> medians."""
 
     _function = staticmethod(soft_median)
     task = "quantile"
-    names = METHODS
+    by_name = True
     valued = True
+    degree: int
 
     @hints_at_relax
     def __init__(
@@ -296,17 +303,16 @@ class SoftMedian(_Sorting):
         dim: int = -1,
         keepdim: bool = False,
         backend: str = "auto",
-        network: Network | None = None,
     ):
-        super().__init__(relax, method, network, dim, backend, degree=degree, keepdim=keepdim)
-
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self._answer(x, mask=mask)
+        super().__init__(relax, method, dim, backend, degree=degree, keepdim=keepdim)
 
     def run_gated(self, make_gates: MakeGates, x: Tensor) -> Tensor:
-        """A median whose points are gated by `make_gates(batch, labels, like)`."""
-        return gated_median(self, make_gates, x)
-
-    if TYPE_CHECKING:
-
-        def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor: ...
+        """sum_i P(i is the median) gate_i x_i: a median whose points are gated by `make_gates(batch, labels, like)`."""
+        values, method = x.movedim(self.dim, -1), self.method
+        gates = self._gate_points(make_gates, values)
+        if isinstance(method, Method) or method == "exact":
+            method = method if isinstance(method, Method) else SmoothedCDF()
+            found = interpolated(self._sort_points(gates * values, values, method), 0.5, None, values.shape[-1], 0)
+        else:
+            found = by_weights(values, -1, method, self.degree, self.relax, None, False, gates)
+        return found.unsqueeze(self.dim) if self.keepdim else found

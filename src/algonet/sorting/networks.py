@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from algonet.core.cache import TENSORS
-from algonet.core.hints import warn_too_soft
 from algonet.core.identity import identity
 from algonet.core.memory import check_memory
 from algonet.relax import Sigmoid
@@ -61,6 +60,12 @@ class Comparators:
         return moved
 
     @functools.cached_property
+    def addresses(self) -> tuple[np.ndarray, int]:
+        """Where the tensors are, and the depth, and where that stands: what kernels on the CPU read."""
+        found = np.array([*(t.data_ptr() for t in self.tensors()), self.depth], np.intp)
+        return found, found.ctypes.data
+
+    @functools.cached_property
     def spans(self) -> list[slice]:
         """The comparators of each layer."""
         return [slice(*ends) for ends in zip(self.start.tolist(), self.stop.tolist(), strict=True)]
@@ -98,9 +103,6 @@ class Network(Method):
     def layers(self, n: int, steps: int | None) -> int:
         """How many layers run when `steps` are asked for; `None` asks for all."""
         return self.depth(n) if steps is None else steps
-
-    def hint(self, where: str, n: int, steps: int | None) -> None:
-        """Say what to use instead where this network is a poor choice for n items."""
 
     def table(
         self,
@@ -146,18 +148,6 @@ class OddEven(Network):
 
     def period(self) -> int | None:
         return 2
-
-    def hint(self, where: str, n: int, steps: int | None) -> None:
-        if n <= MANY or steps is not None:
-            return
-        others = {
-            "soft_rank": "; Pairwise() ranks without layers",
-            "soft_topk": "; soft_topk_mask gives memberships without any",
-        }
-        warn_too_soft(
-            f"{where}: OddEven() sends {n:,} items through {n:,} layers, which is slow and blurs them. method=Bitonic() has "
-            f"{Bitonic().depth(n)} layers{others.get(where, '')}. which_method(x, ...) compares them."
-        )
 
 
 @dataclass(frozen=True)
@@ -206,37 +196,27 @@ def _table(network: Network, n: int, steps: int | None, keep: tuple[int, ...] | 
     needed = 24 * (min(layers, period) * n // 2 + layers)
     check_memory(type(network).__name__, f"a network of {layers} layers for {n} items", needed)
     whole = [network.pairs(n, layer) for layer in range(min(period, layers))]
-    chosen: list[np.ndarray | None] = [None] * layers
+    ends = np.cumsum([0, *(len(first) for first, _, _ in whole)])
+    parts, spans, size = (
+        [*whole],
+        [(int(ends[i % period]), int(ends[i % period + 1])) for i in range(layers)],
+        int(ends[-1]),
+    )
     if keep is not None:
         reached = np.zeros(n, dtype=bool)
         reached[list(keep)] = True
         for layer in reversed(range(layers)):
-            first, second, _ = whole[layer % period]
-            useful = reached[first] | reached[second]
-            reached[first[useful]] = reached[second[useful]] = True
-            chosen[layer] = None if useful.all() else np.flatnonzero(useful)
-    parts: list[tuple[np.ndarray, ...]] = []
-    spans: list[tuple[int, int]] = []
-    shared: dict[int, tuple[int, int]] = {}
-    size = 0
-    for layer, useful in enumerate(chosen):
-        place = layer % period
-        # Pairs that lie side by side are a span of the whole layer, which all layers of a period share
-        run = useful is None or len(useful) == 0 or useful[-1] - useful[0] + 1 == len(useful)
-        if run and place not in shared and (useful is None or network.period()):
-            parts.append(whole[place])
-            shared[place] = (size, size + len(whole[place][0]))
-            size += len(whole[place][0])
-        if run and place in shared:
-            start, stop = shared[place]
-            if useful is not None:
-                start, stop = (start + int(useful[0]), start + int(useful[-1]) + 1) if len(useful) else (start, start)
-            spans.append((start, stop))
-            continue
-        part = tuple(t[useful] for t in whole[place])
-        parts.append(part)
-        spans.append((size, size + len(part[0])))
-        size += len(part[0])
+            columns, start = whole[layer % period], spans[layer][0]
+            useful = np.flatnonzero(reached[columns[0]] | reached[columns[1]])
+            for ends in columns[:2]:
+                reached[ends[useful]] = True
+            low, high = (int(useful[0]), int(useful[-1]) + 1) if len(useful) else (0, 0)
+            spans[layer] = start + low, start + high
+            # Pairs that lie side by side are a span of the whole layer; others are copied
+            if high - low != len(useful):
+                parts.append((columns[0][useful], columns[1][useful], columns[2][useful]))
+                spans[layer] = size, size + len(useful)
+                size += len(useful)
     columns = [np.concatenate([p[i] for p in parts]) if parts else np.zeros(0) for i in range(3)]
     # With `steps` given, every row runs that many layers, however few its items
     needs = [network.layer_need(layer) if steps is None or network.right_aligned else 0 for layer in range(layers)]

@@ -11,17 +11,17 @@ from algonet.core.identity import interned, up_to_date
 from algonet.core.operation import KernelModule, Operation
 from algonet.relax import Logistic
 
-from .counts import counts_reference, inverse_reference, laplace_reference
+from .counts import CountSettings, LaplaceSettings, counts_reference, inverse_reference, laplace_reference
 from .networks import Bitonic, OddEven
-from .reference import sort_reference, transposed_reference
-from .settings import (
-    CountSettings,
-    LaplaceSettings,
+from .reference import (
     SortSettings,
     ThresholdSettings,
+    empty_like,
+    sort_reference,
     sort_settings,
+    threshold_reference,
+    transposed_reference,
 )
-from .threshold import threshold_reference
 
 
 def refuse_formula(tensors: Sequence[Tensor], settings: SortSettings | ThresholdSettings | CountSettings) -> str | None:
@@ -49,10 +49,6 @@ def _sort_example(device: str) -> tuple[list[Tensor], SortSettings]:
     return [x, lengths, x.new_ones(()), x.unsqueeze(-1)], sort_settings(OddEven(), Logistic())
 
 
-def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
 _OF_NETWORKS = {"numba": ".kernels.numba.host", "triton": KernelModule(".kernels.triton.host", refuse=_refuse_on_gpu)}
 #: x (*batch, n), lengths (*batch,) (read if masked), steepness () and perhaps a payload (*batch, n, c) give the sorted values
 #: (*batch, n) and, where there is one, the payload in the same order.
@@ -64,7 +60,7 @@ SORT: Operation[SortSettings] = Operation(
     kernels=_OF_NETWORKS,
     outputs=lambda tensors, settings: tensors - 2,
     shared={"steepness"},
-    fake=lambda tensors, settings: [_like(tensors[0]), *map(_like, tensors[3:])],
+    fake=lambda tensors, settings: [empty_like(tensors[0]), *map(empty_like, tensors[3:])],
     refuse=refuse_formula,
     example=_sort_example,
 )
@@ -77,7 +73,7 @@ TRANSPOSED: Operation[SortSettings] = Operation(
     reference=transposed_reference,
     kernels=_OF_NETWORKS,
     shared={"steepness"},
-    fake=lambda tensors, settings: [_like(tensors[3])],
+    fake=lambda tensors, settings: [empty_like(tensors[3])],
     refuse=refuse_formula,
     example=_sort_example,
 )
@@ -96,9 +92,9 @@ THRESHOLD: Operation[ThresholdSettings] = Operation(
     settings=ThresholdSettings,
     inputs=("x", "mask", "steepness", "k"),
     reference=threshold_reference,
-    kernels={"numba": ".kernels.numba.threshold", "triton": ".kernels.triton.threshold"},
+    kernels={"numba": ".kernels.numba.rows", "triton": ".kernels.triton.threshold"},
     shared={"steepness"},
-    fake=lambda tensors, settings: [_like(tensors[0])],
+    fake=lambda tensors, settings: [empty_like(tensors[0])],
     refuse=refuse_formula,
     example=_threshold_example,
 )
@@ -116,9 +112,9 @@ LAPLACE: Operation[LaplaceSettings] = Operation(
     settings=LaplaceSettings,
     inputs=("x", "weights", "steepness"),
     reference=laplace_reference,
-    kernels={"numba": ".kernels.numba.laplace"},
+    kernels={"numba": ".kernels.numba.rows"},
     shared={"steepness"},
-    fake=lambda tensors, settings: [_like(tensors[0])],
+    fake=lambda tensors, settings: [empty_like(tensors[0])],
     example=_laplace_example,
 )
 
@@ -140,7 +136,7 @@ COUNTS: Operation[CountSettings] = Operation(
     settings=CountSettings,
     inputs=("y", "x", "w"),
     reference=counts_reference,
-    kernels={"numba": ".kernels.numba.counts", "triton": ".kernels.triton.counts"},
+    kernels={"numba": ".kernels.numba.rows", "triton": ".kernels.triton.counts"},
     fake=lambda tensors, settings: [tensors[0].new_empty(*tensors[0].shape, tensors[2].shape[-1])],
     refuse=refuse_formula,
     example=_counts_example,
@@ -152,8 +148,8 @@ QUANTILES: Operation[CountSettings] = Operation(
     settings=CountSettings,
     inputs=("x", "w", "k"),
     reference=inverse_reference,
-    kernels={"numba": ".kernels.numba.counts", "triton": ".kernels.triton.counts"},
-    fake=lambda tensors, settings: [_like(tensors[2])],
+    kernels={"numba": ".kernels.numba.rows", "triton": ".kernels.triton.counts"},
+    fake=lambda tensors, settings: [empty_like(tensors[2])],
     refuse=refuse_formula,
     example=_quantiles_example,
 )

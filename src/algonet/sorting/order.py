@@ -20,19 +20,16 @@ from algonet.core.operation import Operation
 from algonet.relax import Heaviside, Logistic, Relative, Sigmoid
 
 from .checks import check_items, check_mask, check_options, check_room, signed_steepness, warn_if_blurred
-from .counts import reach
+from .counts import CountSettings, reach
 from .masks import Placement, crisp_order, occupied, place
 from .methods import Method, Pairwise, Permutahedron, SmoothedCDF, SoftmaxMethod, short
 from .networks import Network, OddEven
 from .operation import COUNTS, QUANTILES, SORT, TRANSPOSED
 from .pairwise import pair_counts
-from .settings import CountSettings, sort_settings
+from .reference import sort_settings
 
-#: The question that each function asks a method.
-_TASKS = {
-    "soft_sort": "sort", "soft_argsort": "argsort", "soft_rank": "rank", "soft_topk": "topk", "expected_swaps": "sort",
-    "topk_cross_entropy": "topk",
-}  # fmt: skip
+#: The question that a function asks a method, where it is not its name.
+_TASKS = {"expected_swaps": "sort", "topk_cross_entropy": "topk"}
 #: How far rows spread, in units of the sigmoid and for each item, before gaps are cut out.
 SPREAD = 16.0
 
@@ -45,8 +42,6 @@ class SortCall:
     """
 
     lasting = False
-    #: Of quantiles, which.
-    levels: Sequence[float] = ()
 
     def __init__(
         self,
@@ -56,13 +51,16 @@ class SortCall:
         descending: bool,
         relax: Sigmoid,
         method: Method,
+        mask: Tensor | None,
+        backend: str,
+        *,
         steps: int | None = None,
-        mask: Tensor | None = None,
         keep: tuple[int, ...] | None = None,
-        backend: str = "auto",
         payload: Tensor | None = None,
+        levels: Sequence[float] = (),
+        warns: bool = True,
     ):
-        check_options(name, relax, method, steps, _TASKS.get(name, "quantile"))
+        check_options(name, relax, method, steps, _TASKS.get(name, name.removeprefix("soft_")))
         check_backend(name, backend)
         check_room(name, x, x.shape[dim], x.shape[dim] if isinstance(method, SoftmaxMethod) else 1)
         self.name, self.backend, self.descending, self.method, self.steps = name, backend, descending, method, steps
@@ -71,8 +69,8 @@ class SortCall:
         wide = payload is not None and payload.dtype == torch.float64
         self.wide = torch.float64 if wide else torch.promote_types(x.dtype, torch.float32)
         self.smoothed, self.network = isinstance(method, SmoothedCDF), isinstance(method, Network)
-        self.warns, self.relative = isinstance(method, (OddEven, Permutahedron)), isinstance(relax, Relative)
-        if self.relative and not isinstance(method, (SmoothedCDF, Pairwise)):
+        self.levels, self.warns = levels, warns and isinstance(method, (OddEven, Permutahedron))
+        if isinstance(relax, Relative) and not isinstance(method, (SmoothedCDF, Pairwise)):
             raise ValueError(
                 f"{name}: a relative steepness is for SmoothedCDF() and Pairwise(), not for {short(method)}."
             )
@@ -121,20 +119,20 @@ class SortCall:
 
 
 def order_of(
-    name: str, x: Tensor, mask: Tensor | None, relax: Sigmoid, method: Any, options: tuple, make: Callable[[], SortCall],
-    known: bool = True,
+    name: str, x: Tensor, dim: int, descending: bool, relax: Sigmoid, method: Any, mask: Tensor | None, backend: str,
+    options: tuple = (), check: Callable[[], dict[str, Any]] = dict, known: bool = True,
 ) -> SmoothedOrder | PlacedOrder:  # fmt: skip
-    """The soft order of the items x, as the user gave them, by a `SortCall` that was made before or that `make` finds.
+    """The soft order of the items x, as the user gave them, by a `SortCall` that was made before or is made now.
 
-    `options` are all others that it looks at, the sorted dimension first; `known`: whether they say all.
+    `check` looks at all other `options` and gives those of the `SortCall`; `known`: whether they say all.
     """
     steepness = getattr(relax, "steepness", None)
     steepness = steepness if isinstance(steepness, Tensor) else None
-    key = signature(name, x, mask, steepness, *options, relax, method) if known else None
+    key = signature(name, x, mask, steepness, dim, descending, backend, *options, relax, method) if known else None
     call = None if key is None else PLANS.find(key)
     if call is None:
-        check_items(name, x, options[0])
-        call = make().kept(key)
+        check_items(name, x, dim)
+        call = SortCall(name, x, dim, descending, relax, method, mask, backend, **check()).kept(key)
     mask = mask if mask is None else check_mask(name, x, mask)
     if call.dim is not None:
         x, mask = x.movedim(call.dim, -1), mask if mask is None else mask.movedim(call.dim, -1)
@@ -240,8 +238,8 @@ class SmoothedOrder(Order):
         """log r(edges - z), (*batch, m, n), without underflow."""
         return self.call.settings.sigmoid.log(edges.clamp(-1e300, 1e300).unsqueeze(-1) - z.unsqueeze(-2))
 
-    def sorted(self, payload: Tensor | None, user_channels: int) -> tuple[Tensor, Tensor | None]:
-        """(values, payload) in sorted order. Absent items keep what they have in the payload's first `user_channels`."""
+    def sorted(self, payload: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(values, payload) in sorted order, absent items behind."""
         call, x, first, last = self.call, self.x, self.call.first, self.call.last
         x = x if self.soft is None else torch.where(self.soft, x, 0.0)
         # Measured from their mean, items lose no digits in sums
@@ -323,7 +321,10 @@ class PlacedOrder(Order):
         self.call, self.x, self.mask, self.relax = call, x, mask, relax
         aligned = mask is not None and isinstance(call.method, Network) and call.method.right_aligned
         self.placement: Placement | None = None if mask is None else place(mask, aligned)
-        self.lengths = call.no_lengths if self.placement is None else self.placement.lengths
+        #: In places, and how many of them hold an item in each row; `None` for all.
+        self.items = x if self.placement is None else self.placement.to_places(x)
+        self.counts = None if self.placement is None else self.placement.lengths
+        self.lengths = call.no_lengths if self.counts is None else self.counts
         value: Any = relax.steepness
         known = call.steepness
         if type(value) is not float or known is None or value != known[0]:
@@ -333,63 +334,59 @@ class PlacedOrder(Order):
                 call.steepness = known
         self.steepness: Tensor = known[1]
 
-    def sorted(self, payload: Tensor | None, user_channels: int) -> tuple[Tensor, Tensor | None]:
-        x, placed = self.x, self.placement
+    def sorted(self, payload: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        x, method, placed = self.items, self.call.method, self.placement
         payload = None if payload is None else payload.to(x.dtype)
-        if placed is None:
-            found = self._sort(x, payload)
-            return found[0], None if payload is None else found[1]
-        sent = None if payload is None else placed.payload_to_places(payload, user_channels)
-        found = self._sort(placed.to_places(x), sent)
-        values = placed.values_from_places(found[0], x)
-        return values, None if payload is None else placed.payload_from_places(found[1], payload, user_channels)
+        sent = payload if payload is None or placed is None else placed.to_places(payload)
+        if self.call.network:
+            given = x, self.lengths, self.steepness
+            found = self.call.run(SORT, given if sent is None else (*given, sent))
+        elif isinstance(method, Permutahedron):
+            found = [method.sorted(x, self.call.descending, self.counts)]
+        else:
+            p = self._permutation()
+            found = [(p @ x.unsqueeze(-1)).squeeze(-1), *([] if sent is None else [p @ sent])]
+        values, moved = found if sent is not None else (found[0], None)
+        if placed is not None:
+            values = placed.from_places(values, self.x)
+            moved = None if moved is None or payload is None else placed.from_places(moved, payload)
+        return values, moved
 
     def rows(self, count: int) -> Tensor:
         eye = torch.eye(self.x.shape[-1], count, dtype=self.x.dtype, device=self.x.device)
         return self.apply_transposed(eye.expand(*self.x.shape, count)).transpose(-1, -2)
 
     def ranks(self) -> Tensor:
-        x, method = -self.x if self.call.descending else self.x, self.call.method
-        if isinstance(method, Permutahedron):
-            if self.placement is None:
-                return method.ranks(x, None)
-            ranks = method.ranks(self.placement.to_places(x), self.lengths)
-            return self.placement.items_from_places(ranks.unsqueeze(-1)).squeeze(-1)
+        method = self.call.method
         if isinstance(method, Pairwise):
-            return self._pairwise(x)
-        positions = torch.arange(x.shape[-1], dtype=x.dtype, device=x.device).expand(x.shape)
+            return self._pairwise(self._ascending(self.x))
+        if isinstance(method, Permutahedron):
+            ranks = method.ranks(self._ascending(self.items), self.counts)
+            return ranks if self.placement is None else self.placement.items_from_places(ranks)
+        positions = torch.arange(self.x.shape[-1], dtype=self.x.dtype, device=self.x.device).expand(self.x.shape)
         return self.apply_transposed(positions.unsqueeze(-1)).squeeze(-1)
 
     def apply_transposed(self, v: Tensor) -> Tensor:
         """P^T v for v (*batch, n, c) in sorted order."""
-        placed, x = self.placement, self.x
-        if placed is not None:
-            x, v = placed.to_places(x), placed.sorted_to_places(v)
+        placed = self.placement
+        v = v if placed is None else placed.sorted_to_places(v)
         if self.call.network:
-            found = self.call.run(TRANSPOSED, (x, self.lengths, self.steepness, v), v.shape[-1])[0]
+            found = self.call.run(TRANSPOSED, (self.items, self.lengths, self.steepness, v), v.shape[-1])[0]
         else:
-            found = self._permutation(x).transpose(-1, -2) @ v
+            found = self._permutation().transpose(-1, -2) @ v
         return found if placed is None else placed.items_from_places(found)
 
-    def _sort(self, x: Tensor, payload: Tensor | None) -> Sequence[Tensor]:
-        method = self.call.method
-        if self.call.network:
-            given = x, self.lengths, self.steepness
-            return self.call.run(SORT, given if payload is None else (*given, payload))
-        if isinstance(method, Permutahedron):
-            return [method.sorted(x, self.call.descending, None if self.placement is None else self.lengths)]
-        p = self._permutation(x)
-        values = (p @ x.unsqueeze(-1)).squeeze(-1)
-        return [values] if payload is None else [values, p @ payload]
+    def _ascending(self, x: Tensor) -> Tensor:
+        """Descending order is ascending order of what is negated."""
+        return -x if self.call.descending else x
 
-    def _permutation(self, x: Tensor) -> Tensor:
+    def _permutation(self) -> Tensor:
         assert isinstance(self.call.method, SoftmaxMethod)
-        x = -x if self.call.descending else x
-        lengths = None if self.placement is None else self.lengths
+        x = self._ascending(self.items)
         if isinstance(self.relax, Heaviside):
-            order = torch.where(occupied(x, lengths), x, torch.inf).argsort(dim=-1, stable=True)
+            order = torch.where(occupied(x, self.counts), x, torch.inf).argsort(dim=-1, stable=True)
             return torch.nn.functional.one_hot(order, x.shape[-1]).to(x.dtype)
-        return self.call.method.permutation(x, self.steepness, lengths)
+        return self.call.method.permutation(x, self.steepness, self.counts)
 
     def _pairwise(self, x: Tensor) -> Tensor:
         relax, x = self.relax.absolute(x, self.mask) if isinstance(self.relax, Relative) else (self.relax, x)

@@ -9,9 +9,9 @@ from algonet.core.identity import interned
 from algonet.core.tracing import readable
 from algonet.relax import Sigmoid
 
+from .counts import CountSettings, LaplaceSettings
 from .methods import Pairwise
 from .operation import COUNTS, LAPLACE
-from .settings import CountSettings, LaplaceSettings
 
 #: Items of a block in which all pairs are formed at once.
 BLOCK = 32

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from algonet.core.checks import is_integer, widened
+from algonet.core.checks import check_integer, widened
 from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Sigmoid, weighted_softmax, weighted_softmin
 
@@ -21,11 +21,16 @@ from .checks import (
     check_sigmoid,
     signed_steepness,
 )
-from .methods import Method, SmoothedCDF, chosen, suggestions
-from .networks import Network
-from .order import SortCall, order_of
+from .methods import Method, SmoothedCDF, suggestions
+from .order import order_of
 
 METHODS = ("exact", "fast", "paper")
+
+
+def check_median(where: str, method: Any) -> None:
+    if method not in METHODS:
+        known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
+        raise ValueError(f"{where}: unknown method {method!r}; choose one of {known}.")
 
 
 @hints_at_relax
@@ -39,7 +44,6 @@ def soft_quantile(
     mask: Tensor | None = None,
     keepdim: bool = False,
     backend: str = "auto",
-    network: Network | None = None,
 ) -> Tensor:
     """The q-quantile along `dim`: position q (n - 1) of the soft sort, interpolated linearly as `torch.quantile` does.
 
@@ -55,7 +59,6 @@ def soft_quantile(
     >>> soft_quantile(torch.tensor([4.0, 1.0, 3.0, 2.0]), 0.5, relax=Logistic(20.0))
     tensor(2.5000)
     """
-    method = method if network is None else chosen("soft_quantile", method, network)
     return _quantiles("soft_quantile", x, q, dim, relax, method, mask, keepdim, backend)
 
 
@@ -70,25 +73,26 @@ def _quantiles(
     keepdim: bool,
     backend: str,
 ) -> Tensor:
-    def make() -> SortCall:
+    def check() -> dict[str, Any]:
         wanted, n = check_quantiles(where, q), x.shape[dim]
         if n == 0:
             raise ValueError(f"{where}: x has no items along dim {dim} (shape {tuple(x.shape)}).")
         places = [level * (n - 1) for level in wanted]
         keep = tuple(sorted({math.floor(p) for p in places} | {math.ceil(p) for p in places})) if mask is None else None
-        call = SortCall("soft_quantile", x, dim, False, relax, method, None, mask, keep, backend)
-        call.levels = wanted
-        return call
+        return {"keep": keep, "levels": wanted}
 
-    options = dim, tuple(q) if isinstance(q, list) else q, backend
+    options = (tuple(q) if isinstance(q, list) else q,)
     # A tensor of levels would be known by its shape alone
-    order = order_of("soft_quantile", x, mask, relax, method, options, make, not isinstance(q, Tensor))
-    call, values, n = order.call, order.sorted(None, 0)[0], order.x.shape[-1]
+    known = not isinstance(q, Tensor)
+    order = order_of("soft_quantile", x, dim, False, relax, method, mask, backend, options, check, known)
+    call, values, n = order.call, order.sorted(None)[0], order.x.shape[-1]
     lengths = None if order.mask is None else order.mask.sum(-1)
     if isinstance(q, Real) or getattr(q, "ndim", 1) == 0:
-        found = _at(values, call.levels[0], lengths, n, call.first)
+        found = interpolated(values, call.levels[0], lengths, n, call.first)
         return call.restore(found.unsqueeze(-1), x.dtype) if keepdim else found.to(x.dtype)
-    return call.restore(torch.stack([_at(values, level, lengths, n, call.first) for level in call.levels], -1), x.dtype)
+    return call.restore(
+        torch.stack([interpolated(values, level, lengths, n, call.first) for level in call.levels], -1), x.dtype
+    )
 
 
 @hints_at_relax
@@ -102,7 +106,6 @@ def soft_median(
     mask: Tensor | None = None,
     keepdim: bool = False,
     backend: str = "auto",
-    network: Network | None = None,
 ) -> Tensor:
     """The paper's SoftMedian along `dim`, exact (the middle of a soft sort) or fast (outliers weighed away).
 
@@ -125,35 +128,19 @@ def soft_median(
     >>> soft_median(x, relax=Logistic(20.0)), soft_median(x, method="fast", degree=8)
     (tensor(3.), tensor(3.0044))
     """
-    method = method if network is None else chosen("soft_median", method, network)
     if isinstance(method, Method) or method == "exact":
         sorting = method if isinstance(method, Method) else SmoothedCDF()
         return _quantiles("soft_median", x, 0.5, dim, relax, sorting, mask, keepdim, backend)
     check_items("soft_median", x, dim)
     if x.shape[dim] == 0:
         raise ValueError(f"soft_median: x has no items along dim {dim} (shape {tuple(x.shape)}).")
-    if method not in METHODS:
-        known = ", ".join(map(repr, (*suggestions("quantile"), *METHODS)))
-        raise ValueError(f"soft_median: unknown method {method!r}; choose one of {known}.")
+    check_median("soft_median", method)
     check_sigmoid("soft_median", relax)
-    if not is_integer(degree):
-        raise TypeError(f"soft_median: `degree` must be an integer, got {degree!r}.")
-    if degree < 0:
-        raise ValueError(f"soft_median: `degree` must not be negative, got {degree}.")
-    return _by_weights(x, dim, method, degree, relax, check_mask("soft_median", x, mask), keepdim)
+    check_integer("soft_median", "degree", degree, 0)
+    return by_weights(x, dim, method, degree, relax, check_mask("soft_median", x, mask), keepdim)
 
 
-def middle(values: Tensor) -> Tensor:
-    """The middle of sorted values (..., n), the mean of both if n is even."""
-    return _at(values, 0.5, None, values.shape[-1], 0)
-
-
-def weighted_median(x: Tensor, method: str, degree: int, relax: Sigmoid, gates: Tensor) -> Tensor:
-    """`soft_median(method="fast")` or "paper" of x (..., n) whose points count to the extent of their gates."""
-    return _by_weights(x, -1, method, degree, relax, None, False, gates)
-
-
-def _by_weights(
+def by_weights(
     x: Tensor,
     dim: int,
     method: str,
@@ -163,6 +150,7 @@ def _by_weights(
     keepdim: bool,
     gates: Tensor | float = 1.0,
 ) -> Tensor:
+    """`soft_median(method="fast")` or "paper" of points that count to the extent of their gates."""
     wide = widened(x)
     steepness = signed_steepness("soft_median", relax, wide, 1.0)
     weights = torch.ones_like(wide) if mask is None else mask.to(wide.dtype)
@@ -201,7 +189,7 @@ def _standardised(x: Tensor, weights: Tensor, dim: int) -> Tensor:
     return torch.where(far, inverse.sign() / (1 + inverse.square()).sqrt(), near / (1 + near.square()).sqrt())
 
 
-def _at(values: Tensor, level: float, lengths: Tensor | None, n: int, first: int) -> Tensor:
+def interpolated(values: Tensor, level: float, lengths: Tensor | None, n: int, first: int) -> Tensor:
     """The sorted values, the first of which is in place `first`, at place level (n - 1), between two neighbours if need be."""
     share: float | Tensor
     if lengths is None:

@@ -18,14 +18,23 @@ from algonet.core.cache import constant
 from algonet.relax import Logistic, Relative, Sigmoid
 
 from ..checks import signed_steepness
-from ..functional import soft_rank
+from ..functional import soft_rank, soft_topk_mask
 from ..masks import crisp_order
 from ..methods import Method, SmoothedCDF
-from ..order import SmoothedOrder, SortCall, order_of
+from ..order import SmoothedOrder, order_of
 from ..pairwise import ordered_pairs, pair_counts
-from ..topk_mask import soft_topk_mask
-from .lists import Lists, average_ranks, check_gains, correlation, cutoff, lists, quotient, reduced
-from .metrics import distinct_pairs, ideal_dcg
+from .metrics import (
+    Lists,
+    average_ranks,
+    check_gains,
+    correlation,
+    cutoff,
+    distinct_pairs,
+    ideal_dcg,
+    lists,
+    quotient,
+    reduced,
+)
 
 #: How soft comparisons are by default.
 COMPARISON = Logistic(10.0)
@@ -54,11 +63,11 @@ def ndcg_loss(
     data = lists("ndcg_loss", scores, relevance, mask, reduction)
     check_gains("ndcg_loss", data)
     k = cutoff("ndcg_loss", k, scores.shape[-1])
-    ranks = soft_rank(data.scores, descending=True, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
+    ranks = soft_rank(data.scores, descending=True, relax=relax, method=method, mask=data.mask, backend=backend)
     # The logarithm in base 2 of something above 1/2: a rank is -1 at worst, if a column of P sums to less than 1
     shares = data.gains / torch.log2((ranks + 2).clamp_min(1.5))
     if k is not None and k < scores.shape[-1]:
-        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
+        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=data.mask, backend=backend)
     ideal = ideal_dcg(data.gains, k)
     some = ideal > 0
     loss = some.to(ideal.dtype) - shares.sum(-1) / torch.where(some, ideal, constant(1.0, ideal.dtype, ideal.device))
@@ -92,7 +101,7 @@ def average_precision_loss(
     shares, count = relevant * (1 + relevant_above) / (1 + above), relevant.sum(-1)
     k = cutoff("average_precision_loss", k, scores.shape[-1])
     if k is not None and k < scores.shape[-1]:
-        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
+        shares = shares * soft_topk_mask(data.scores, k, relax=relax, mask=data.mask, backend=backend)
         count = count.clamp_max(k)
     found = shares.sum(-1)
     return reduced(torch.where(count > 0, 1 - quotient(found, count), 0.0), reduction, data)
@@ -116,7 +125,7 @@ def recall_at_k_loss(
     """
     data = lists("recall_at_k_loss", scores, relevance, mask, reduction)
     k = cutoff("recall_at_k_loss", k, scores.shape[-1]) or 0
-    members = soft_topk_mask(data.scores, k, relax=relax, mask=_mask(data, mask), backend=backend)
+    members = soft_topk_mask(data.scores, k, relax=relax, mask=data.mask, backend=backend)
     relevant = data.relevant
     count = relevant.sum(-1)
     loss = torch.where(count > 0, 1 - quotient((members * relevant).sum(-1), count), 0.0)
@@ -143,7 +152,7 @@ def spearman_loss(
     tensor(0.2000)
     """
     data = lists("spearman_loss", scores, targets, mask, reduction)
-    ranks = soft_rank(data.scores, relax=relax, method=method, mask=_mask(data, mask), backend=backend)
+    ranks = soft_rank(data.scores, relax=relax, method=method, mask=data.mask, backend=backend)
     found, some = correlation(ranks, average_ranks(data.relevance, data.present), data.present)
     return reduced(torch.where(some, 1 - found, 0.0), reduction, data)
 
@@ -271,12 +280,7 @@ def topk_cross_entropy(
         raise ValueError(
             f"{where}: `weights` must be {len(wanted)} numbers, none negative and not all 0; got {weights!r}."
         )
-    x, method = data.scores, SmoothedCDF()
-
-    def make() -> SortCall:
-        return SortCall(where, x, -1, True, relax, method, backend=backend)
-
-    order = order_of(where, x, None, relax, method, (-1, backend), make)
+    order = order_of(where, data.scores, -1, True, relax, SmoothedCDF(), None, backend)
     assert isinstance(order, SmoothedOrder)
     edges = order.edges(0, 0, wanted)
     logs = order.log_members(edges, order.z if several else order.z.gather(-1, labels.long().unsqueeze(-1)))
@@ -332,28 +336,20 @@ class NewtonLoss(nn.Module):
             return mean
         total = mean * rows
         gradient = torch.autograd.grad(total, leaf, retain_graph=True, create_graph=not self.fisher)[0]
-        curvature = self._fisher(gradient) if self.fisher else self._hessian(gradient, leaf)
+        # Rows of the batch do not meet, so one pass gives a row of every Hessian
+        curvature = (
+            gradient.T @ gradient / rows
+            if self.fisher
+            else torch.stack(
+                [torch.autograd.grad(g.sum(), leaf, retain_graph=True)[0] for g in gradient.unbind(-1)], -2
+            )
+        )
         eye = torch.eye(scores.shape[1], dtype=scores.dtype, device=scores.device)
         step = torch.linalg.solve(curvature + self.tikhonov * eye, gradient.detach().unsqueeze(-1)).squeeze(-1)
         return mean + (step * (scores - leaf.detach())).sum() / rows
 
-    @staticmethod
-    def _fisher(gradient: Tensor) -> Tensor:
-        return gradient.T @ gradient / max(len(gradient), 1)
-
-    @staticmethod
-    def _hessian(gradient: Tensor, leaf: Tensor) -> Tensor:
-        """(batch, n, n): rows of the batch do not meet, so one pass gives a row of every Hessian."""
-        found = [torch.autograd.grad(g.sum(), leaf, retain_graph=True)[0] for g in gradient.unbind(-1)]
-        return torch.stack(found, -2)
-
     def extra_repr(self) -> str:
         return f"fisher={self.fisher}, tikhonov={self.tikhonov:g}"
-
-
-def _mask(data: Lists, mask: Tensor | None) -> Tensor | None:
-    """The mask for functions that take the shorter way without one."""
-    return None if mask is None else data.present
 
 
 def _counted(

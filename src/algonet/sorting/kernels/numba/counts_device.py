@@ -67,6 +67,14 @@ def piece(field, i):
 
 
 @njit(**SUMS)
+def spline(cell, t):
+    """(value, slope) at t of a piece."""
+    a, b, c, d, e, f = cell
+    value = a + t * (b + t * (c + t * (d + t * (e + t * f))))
+    return value, b + t * (2.0 * c + t * (3.0 * d + t * (4.0 * e + t * 5.0 * f)))
+
+
+@njit(**SUMS)
 def spread(x, w, least, per, grid):
     grid[:] = 0.0
     for j in range(len(x)):
@@ -192,10 +200,8 @@ def counted_on_grid(y, x, w, per, table, value, slope):
     for i in range(len(y)):
         u = (y[i] - least) * per - first
         cell = int(u)
-        t = u - cell
-        a, b, c, d, e, f = piece(field, cell)
-        value[i] = a + t * (b + t * (c + t * (d + t * (e + t * f))))
-        slope[i] = (b + t * (2.0 * c + t * (3.0 * d + t * (4.0 * e + t * 5.0 * f)))) * per
+        value[i], rise = spline(piece(field, cell), u - cell)
+        slope[i] = rise * per
     return True
 
 
@@ -312,17 +318,12 @@ NONE = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @njit(**SUMS)
-def newton(low, high, y, k, x, w, cell, spline):
-    """(y, slope there): a step of Newton where it stays between low and high, else half of the way. With `spline`, y and the
+def newton(low, high, y, k, x, w, cell, on_grid):
+    """(y, slope there): a step of Newton where it stays between low and high, else half of the way. With `on_grid`, y and the
     result are places t in a cell with this polynomial."""
-    a, b, c, d, e, f = cell
     slope = 0.0
     for _ in range(100):
-        if spline:
-            value = a + y * (b + y * (c + y * (d + y * (e + y * f))))
-            slope = b + y * (2.0 * c + y * (3.0 * d + y * (4.0 * e + y * 5.0 * f)))
-        else:
-            value, slope = pairs(y, x, w)
+        value, slope = spline(cell, y) if on_grid else pairs(y, x, w)
         error = value - k
         if error > 0.0:
             high = y
@@ -365,11 +366,10 @@ def cell_of(values, k, cell):
 def roots_in_cells(count, cells, t, error, slope):
     """Newton's method side by side in vector registers, without a look at where it goes: nearly always to the roots."""
     for i in range(count):
-        a, b, c, d, e, f = cells[0, i], cells[1, i], cells[2, i], cells[3, i], cells[4, i], cells[5, i]
+        cell = cells[0, i], cells[1, i], cells[2, i], cells[3, i], cells[4, i], cells[5, i]
         u, rise, off = t[i], 1.0, 0.0
         for _ in range(5):
-            rise = b + u * (2.0 * c + u * (3.0 * d + u * (4.0 * e + u * 5.0 * f)))
-            off = a + u * (b + u * (c + u * (d + u * (e + u * f))))
+            off, rise = spline(cell, u)
             u = min(max(u - off / max(rise, 1e-12), 0.0), 1.0)
         t[i], error[i], slope[i] = u, off, rise
 

@@ -6,6 +6,7 @@ import functools
 import itertools
 import math
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -16,13 +17,14 @@ import torch
 from torch import Tensor
 
 from algonet.core import threads
-from algonet.core.autograd import plan_from
-from algonet.core.cache import Cache, cached
+from algonet.core.autograd import Plan
+from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
+from algonet.core.identity import Signature
 from algonet.relax import Sigmoid
 
-from ...reference import transposed
-from ...settings import SortSettings
+from ...networks import Comparators
+from ...reference import empty_like, transposed
 
 #: Rows that are sorted side by side, at most.
 LANES = 64
@@ -32,99 +34,94 @@ SCRATCH, MOST = 3 * 2**19, 64 * 2**20
 WORTH_A_THREAD = 200_000
 
 
-def soft_sort_forward(tensors: list[Tensor], settings: SortSettings) -> tuple[list[Tensor], list[Tensor]]:
-    """The kernel of `sort_reference`; nothing is saved."""
-    layout = _layout(tensors, settings)
-    if layout.idle:
-        return [t.clone(memory_format=torch.contiguous_format) for t in (tensors[0], *tensors[3:])], []
-    outputs = [_like(t) for t in (tensors[0], *tensors[3:])]
-    inputs, lengths = _contiguous((tensors[0], *tensors[3:])), tensors[1].contiguous()
-    memory = *_addresses(inputs), lengths.data_ptr(), *_addresses(outputs)
-    steepness = tensors[2].item()
+class SoftSortPlan(Plan):
+    """Sizes, lanes and kernels of a call. Comparators can be large: a cache holds them as long as there is room."""
 
-    def run(begin: int, end: int) -> None:
-        work = _workspace(layout.space, layout.real)
-        layout.module.forward(
-            *memory, layout.table_address, layout.layers, layout.sigmoid, steepness, *layout.sizes, layout.lanes, layout.masked,
-            begin, end, work.address,
-        )  # fmt: skip
-
-    layout.spread(run, layout.lanes, 1)
-    return outputs, []
-
-
-def soft_sort_backward(
-    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: SortSettings, needs: list[bool]
-) -> list[Any]:
-    """The gradients of `soft_sort_forward` by items, steepness and payload."""
-    layout = _layout(tensors, settings)
-    if layout.idle:
-        slopes = torch.where(tensors[0].isinf(), 0.0, grads[0])
-        return [slopes, None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
-    found = [_like(t) for t in (tensors[0], *tensors[3:])]
-    inputs, given, lengths = _contiguous((tensors[0], *tensors[3:])), _contiguous(grads), tensors[1].contiguous()
-    lanes, segment, space = layout.back
-    by_steepness = torch.zeros(-(-layout.rows // lanes), dtype=tensors[0].dtype)
-    memory = *_addresses(inputs), lengths.data_ptr(), *_addresses(given), *_addresses(found)
-    kernels = layout.layers, layout.layers_back, layout.payload_back, layout.sigmoid
-    steepness, values_too, steepness_too = tensors[2].item(), int(needs[0] or needs[2]), int(needs[2])
-
-    def run(begin: int, end: int) -> None:
-        work = _workspace(space, layout.real)
-        layout.module.backward(
-            *memory, by_steepness.data_ptr(), layout.table_address, *kernels, steepness, *layout.sizes, lanes, layout.masked,
-            segment, values_too, steepness_too, begin, end, work.address,
-        )  # fmt: skip
-
-    layout.spread(run, lanes, 3)
-    return [found[0], None, by_steepness.sum() if needs[2] else None, *found[1:]]
-
-
-soft_sort_transposed_forward, soft_sort_transposed_backward = transposed(
-    soft_sort_forward, soft_sort_backward, partial=False
-)
-
-
-class Layout:
-    """Everything about a call that does not depend on its numbers, computed once: sizes, lanes, kernels, comparators."""
-
-    def __init__(self, settings: SortSettings, shape: torch.Size, channels: int, dtype: torch.dtype):
-        n, self.rows = shape[-1], math.prod(shape[:-1])
-        self.comparators = settings.table(n)
-        depth, self.exchanges = self.comparators.depth, self.comparators.count * (1 + channels)
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        x, channels = signature.tensors[0], signature.tensors[3].shape[-1] if len(signature.tensors) > 3 else 0
+        n, self.rows = x.shape[-1], math.prod(x.shape[:-1])
+        comparators = self.settings.table(n)
+        self.comparators = weakref.ref(comparators)
+        depth, self.exchanges = comparators.depth, comparators.count * (1 + channels)
         self.idle = self.rows == 0 or depth == 0
         if self.idle:
             return
-        self.sizes, self.masked = (self.rows, n, channels), int(settings.masked)
-        self.real = np.dtype(np.float32 if dtype == torch.float32 else np.float64)
-        self.module, self.sigmoid = _kernels(dtype), _sigmoid(settings.sigmoid, dtype)
+        self.sizes, self.masked = (self.rows, n, channels), int(self.settings.masked)
+        self.real = np.dtype(np.float32 if x.dtype == torch.float32 else np.float64)
+        self.module, self.sigmoid = _kernels(x.dtype), _sigmoid(self.settings.sigmoid, x.dtype)
         self.layers = self.module.run_layers.address
-        self.table = np.array([*(t.data_ptr() for t in self.comparators.tensors()), depth], np.intp)
-        self.table_address = self.table.ctypes.data
         item, half = self.real.itemsize, n // 2 + 1
         state = n * (1 + channels)
         self.lanes = _lanes(self.rows, state * item)
         self.space = (state + 3 * half) * self.lanes + 2 * half + self.lanes
         saved = (5 if channels else 3) * half  # of one layer
         lanes, segment = _segment(self.rows, state * item, saved * item, depth)
-        size = ((-(-depth // segment) + 2) * state + saved * segment) * lanes + 2 * half + 16 + lanes
+        size = ((-(-depth // segment) + 2) * state + saved * segment) * lanes + 2 * half + lanes
         self.back = lanes, segment, size
 
     # Compiled when the first gradient is asked for
     @functools.cached_property
-    def layers_back(self) -> int:
-        return self.module.run_layers_back.address
+    def layers_back(self) -> tuple[int, int]:
+        return self.module.run_layers_back.address, self.module.run_payload_back.address if self.sizes[2] else 0
 
-    @functools.cached_property
-    def payload_back(self) -> int:
-        return self.module.run_payload_back.address if self.sizes[2] else 0
+    def table(self) -> Comparators:
+        found = self.comparators()
+        if found is None:
+            found = self.settings.table(self.sizes[1])
+            self.comparators = weakref.ref(found)
+        return found
 
-    @property
-    def weight(self) -> int:
-        """Bytes that a kept layout keeps alive."""
-        return sum(t.numel() * t.element_size() for t in self.comparators.tensors())
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        given = tensors[0], *tensors[3:]
+        if self.idle:
+            return [t.clone(memory_format=torch.contiguous_format) for t in given], []
+        outputs, inputs, lengths = [empty_like(t) for t in given], _contiguous(given), tensors[1].contiguous()
+        memory = *_addresses(inputs), lengths.data_ptr(), *_addresses(outputs)
+        table, steepness = self.table(), tensors[2].item()
 
-    def spread(self, run: Callable[[int, int], None], lanes: int, passes: int) -> None:
+        def run(begin: int, end: int) -> None:
+            work = _workspace(self.space, self.real)
+            self.module.forward(
+                *memory, table.addresses[1], self.layers, self.sigmoid, steepness, *self.sizes, self.lanes, self.masked,
+                begin, end, work.address,
+            )  # fmt: skip
+
+        self._spread(run, self.lanes, 1)
+        return outputs, []
+
+    def backward(
+        self, grads: Sequence[Any], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Any]:
+        """The gradients by items, steepness and payload."""
+        if self.idle:
+            slopes = torch.where(tensors[0].isinf(), 0.0, grads[0])
+            return [slopes, None, torch.zeros_like(tensors[2]), *(g.clone() for g in grads[1:])]
+        found = [empty_like(t) for t in (tensors[0], *tensors[3:])]
+        inputs, given, lengths = _contiguous((tensors[0], *tensors[3:])), _contiguous(grads), tensors[1].contiguous()
+        lanes, segment, space = self.back
+        by_steepness = torch.zeros(-(-self.rows // lanes), dtype=tensors[0].dtype)
+        memory = (
+            *_addresses(inputs),
+            lengths.data_ptr(),
+            *_addresses(given),
+            *_addresses(found),
+            by_steepness.data_ptr(),
+        )
+        table, kernels = self.table(), (self.layers, *self.layers_back, self.sigmoid)
+        steepness, values_too, steepness_too = tensors[2].item(), int(needs[0] or needs[2]), int(needs[2])
+
+        def run(begin: int, end: int) -> None:
+            work = _workspace(space, self.real)
+            self.module.backward(
+                *memory, table.addresses[1], *kernels, steepness, *self.sizes, lanes, self.masked,
+                segment, values_too, steepness_too, begin, end, work.address,
+            )  # fmt: skip
+
+        self._spread(run, lanes, 3)
+        return [found[0], None, by_steepness.sum() if needs[2] else None, *found[1:]]
+
+    def _spread(self, run: Callable[[int, int], None], lanes: int, passes: int) -> None:
         """run(begin, end) over blocks of rows, on several threads where that pays."""
         work = self.rows * self.exchanges * passes
         if work < WORTH_A_THREAD:
@@ -136,18 +133,7 @@ class Layout:
         threads.spread(run, list(itertools.pairwise(bounds)))
 
 
-#: Layouts hold their comparators, which can be large; those of one network and size share them.
-_LAYOUTS: Cache[Layout] = Cache(
-    "layouts of soft sorts on the CPU", 1024, budget=2**27, weigh=lambda found: found.weight
-)
-
-
-def _layout(tensors: list[Tensor], settings: SortSettings) -> Layout:
-    x = tensors[0]
-    channels = tensors[3].shape[-1] if len(tensors) > 3 else 0
-    key = (settings, x.shape, channels, x.dtype)
-    found = _LAYOUTS.find(key)
-    return _LAYOUTS.put(key, Layout(settings, x.shape, channels, x.dtype)) if found is None else found
+SoftSortTransposedPlan = transposed(SoftSortPlan)
 
 
 def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -157,10 +143,6 @@ def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
 def _addresses(tensors: list[Tensor]) -> tuple[int, int]:
     """Where items and payload are; a missing payload is nowhere."""
     return tensors[0].data_ptr(), tensors[1].data_ptr() if len(tensors) > 1 else 0
-
-
-def _like(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
 def _lanes(rows: int, row_bytes: int) -> int:
@@ -254,9 +236,3 @@ POINTER = types.CPointer(REAL)
     gate = codegen.scalar_function(sigmoid, "gate", dialect)
     source = "\n\n".join([codegen.PRELUDES[dialect] + names, gate, _WEIGH])
     return codegen.load(f"sort_{dialect}_{type(sigmoid).__name__ or 'nameless'}", source).weigh.address
-
-
-SoftSortPlan = plan_from(soft_sort_forward, soft_sort_backward)
-
-
-SoftSortTransposedPlan = plan_from(soft_sort_transposed_forward, soft_sort_transposed_backward)

@@ -27,6 +27,27 @@ REALS, LENGTHS, TABLE, COUNT = types.CPointer(REAL), types.CPointer(int32), type
 SIZE = np.dtype(str(REAL)).itemsize
 
 
+@njit(**OPTIONS)
+def mixed(a, b, share):
+    """What stays in both places with a probability of `share`."""
+    return share * a + (ONE - share) * b, share * b + (ONE - share) * a
+
+
+@njit(**OPTIONS)
+def exchanged(a, b, share):
+    """Both items after an exchange; exact at 0 and 1, where 0 times infinity is not 0."""
+    near, far = mixed(a, b, share)
+    return where(share == ONE, a, where(share == ZERO, b, near)), where(share == ONE, b, where(share == ZERO, a, far))
+
+
+@njit(**OPTIONS)
+def exchanged_back(a, b, share, rise, gap, felt, steepness):
+    """Gradients (a, b) before an exchange from those after it, and what the steepness gets; `felt`: what the payload adds."""
+    push = (b - a) * (rise * gap) + felt * rise
+    first, second = mixed(a, b, share)
+    return first - push * steepness, second + push * steepness, gap * push
+
+
 @cfunc(types.void(REALS, REALS, REALS, REALS, REALS, REALS, LENGTHS, TABLE, *[COUNT] * 8, REAL), cache=True, **OPTIONS)
 def run_layers(
     x, p, d, alpha, slope, ends, lengths, table, n, channels, lanes, low, high, keep, masked, sigmoid, steepness
@@ -66,13 +87,9 @@ def run_layers(
                     d[at + w] = where(lengths[w] >= least, d[at + w], apart)
         row = c * lanes
         call_at(sigmoid, (offset(d, row), offset(alpha, row), offset(slope, row), count * lanes, steepness))
-        # Exact at 0 and 1, where 0 times infinity is not 0
         if lanes == 1:
             for k in range(count):
-                a, b, share = ends[k], ends[half + k], alpha[c + k]
-                near, far = share * a + (ONE - share) * b, share * b + (ONE - share) * a
-                ends[k] = where(share == ONE, a, where(share == ZERO, b, near))
-                ends[half + k] = where(share == ONE, b, where(share == ZERO, a, far))
+                ends[k], ends[half + k] = exchanged(ends[k], ends[half + k], alpha[c + k])
             for k in range(count):
                 x[first[i + k]] = ends[k]
             for k in range(count):
@@ -81,17 +98,12 @@ def run_layers(
             for k in range(count):
                 f, s, at = first[i + k] * lanes, second[i + k] * lanes, (c + k) * lanes
                 for w in range(lanes):
-                    a, b, share = x[f + w], x[s + w], alpha[at + w]
-                    near, far = share * a + (ONE - share) * b, share * b + (ONE - share) * a
-                    x[f + w] = where(share == ONE, a, where(share == ZERO, b, near))
-                    x[s + w] = where(share == ONE, b, where(share == ZERO, a, far))
+                    x[f + w], x[s + w] = exchanged(x[f + w], x[s + w], alpha[at + w])
         for channel in range(channels):
             for k in range(count):
                 f, s, at = (channel * n + first[i + k]) * lanes, (channel * n + second[i + k]) * lanes, (c + k) * lanes
                 for w in range(lanes):
-                    a, b, share = p[f + w], p[s + w], alpha[at + w]
-                    p[f + w] = share * a + (ONE - share) * b
-                    p[s + w] = share * b + (ONE - share) * a
+                    p[f + w], p[s + w] = mixed(p[f + w], p[s + w], alpha[at + w])
         if keep:
             c += count
 
@@ -112,10 +124,8 @@ def run_payload_back(h, p, alpha, drop, grad_alpha, table, n, channels, lanes, l
             for k in range(start[layer], stop[layer]):
                 f, s, at = (channel * n + first[k]) * lanes, (channel * n + second[k]) * lanes, c * lanes
                 for w in range(lanes):
-                    a, b, share = p[f + w], p[s + w], alpha[at + w]
-                    drop[at + w] = a - b
-                    p[f + w] = share * a + (ONE - share) * b
-                    p[s + w] = share * b + (ONE - share) * a
+                    drop[at + w] = p[f + w] - p[s + w]
+                    p[f + w], p[s + w] = mixed(p[f + w], p[s + w], alpha[at + w])
                 c += 1
         for layer in range(high - 1, low - 1, -1):
             c -= stop[layer] - start[layer]
@@ -123,10 +133,8 @@ def run_payload_back(h, p, alpha, drop, grad_alpha, table, n, channels, lanes, l
                 f, s = (channel * n + first[k]) * lanes, (channel * n + second[k]) * lanes
                 at = (c + k - start[layer]) * lanes
                 for w in range(lanes):
-                    a, b, share = h[f + w], h[s + w], alpha[at + w]
-                    grad_alpha[at + w] += (a - b) * drop[at + w]
-                    h[f + w] = share * a + (ONE - share) * b
-                    h[s + w] = share * b + (ONE - share) * a
+                    grad_alpha[at + w] += (h[f + w] - h[s + w]) * drop[at + w]
+                    h[f + w], h[s + w] = mixed(h[f + w], h[s + w], alpha[at + w])
 
 
 @cfunc(types.void(*[REALS] * 6, TABLE, *[COUNT] * 6, REAL), cache=True, **OPTIONS)
@@ -148,14 +156,10 @@ def run_layers_back(g, d, alpha, slope, grad_alpha, ends, table, n, lanes, low, 
             for k in range(here):
                 ends[half + k] = g[second[i + k]]
             for k in range(here):
-                a, b, share, rise, gap = ends[k], ends[half + k], alpha[c + k], slope[c + k], d[c + k]
-                push = (b - a) * (rise * gap)
-                if payload:
-                    push += grad_alpha[c + k] * rise
-                d[c + k] = gap * push
-                push *= steepness
-                ends[k] = share * a + (ONE - share) * b - push
-                ends[half + k] = share * b + (ONE - share) * a + push
+                felt = grad_alpha[c + k] if payload else ZERO
+                ends[k], ends[half + k], d[c + k] = exchanged_back(
+                    ends[k], ends[half + k], alpha[c + k], slope[c + k], d[c + k], felt, steepness
+                )
             for k in range(here):
                 g[first[i + k]] = ends[k]
             for k in range(here):
@@ -164,14 +168,10 @@ def run_layers_back(g, d, alpha, slope, grad_alpha, ends, table, n, lanes, low, 
         for k in range(here):
             f, s, at = first[i + k] * lanes, second[i + k] * lanes, (c + k) * lanes
             for w in range(lanes):
-                a, b, share, rise, gap = g[f + w], g[s + w], alpha[at + w], slope[at + w], d[at + w]
-                push = (b - a) * (rise * gap)
-                if payload:
-                    push += grad_alpha[at + w] * rise
-                d[at + w] = gap * push
-                push *= steepness
-                g[f + w] = share * a + (ONE - share) * b - push
-                g[s + w] = share * b + (ONE - share) * a + push
+                felt = grad_alpha[at + w] if payload else ZERO
+                g[f + w], g[s + w], d[at + w] = exchanged_back(
+                    g[f + w], g[s + w], alpha[at + w], slope[at + w], d[at + w], felt, steepness
+                )
 
 
 @njit(**OPTIONS)
@@ -201,19 +201,12 @@ def store(rows, payload, block, count, begin, n, channels, lanes):
                 pointer_at(payload, REAL)[(row + i) * channels + j] = block[((1 + j) * n + i) * lanes + w]
 
 
-@njit(**OPTIONS)
-def add_up(d, count, strands):
-    """The sum of `count` numbers, in sixteen strands."""
-    for w in range(16):
-        strands[w] = ZERO
-    for k in range(count // 16):
-        for w in range(16):
-            strands[w] += d[16 * k + w]
-    for k in range(count - count % 16, count):
-        strands[0] += d[k]
+@njit(fastmath={"reassoc", "nsz"}, error_model="numpy")
+def add_up(d, count):
+    """The sum of `count` numbers, in any order: in vector registers."""
     total = ZERO
-    for w in range(16):
-        total += strands[w]
+    for k in range(count):
+        total += d[k]
     return total
 
 
@@ -256,7 +249,7 @@ def backward(
     """Gradients of rows begin..end: checkpoints before each segment of layers, then segment by segment backwards.
 
     Workspace, with s segments and half = n // 2 + 1: ((s + 2) n (1 + channels) + (5 with channels, else 3) segment half) lanes
-    + 2 half + 16 numbers, and a length for each lane.
+    + 2 half numbers, and a length for each lane.
     """
     half, steep = n // 2 + 1, REAL(steepness)
     places = pointer_at(table, types.intp)
@@ -264,8 +257,7 @@ def backward(
     segments = (depth + segment - 1) // segment
     most = segment * half * lanes
     items = n * lanes
-    strands = pointer_at(work, REAL)
-    x = offset(strands, 16)
+    x = pointer_at(work, REAL)
     p = offset(x, items)
     g = offset(p, channels * items)
     h = offset(g, items)
@@ -277,9 +269,7 @@ def backward(
     ends = offset(grad_alpha, most if channels else 0)
     checkpoints = offset(ends, 2 * half)
     checkpoints_p = offset(checkpoints, segments * items)
-    size = (
-        16 + 2 * (1 + channels) * items + (5 if channels else 3) * most + 2 * half + segments * (1 + channels) * items
-    )
+    size = 2 * (1 + channels) * items + (5 if channels else 3) * most + 2 * half + segments * (1 + channels) * items
     here = pointer_at(work + SIZE * size, int32)
     for row in range(begin, end, lanes):
         load(x, rows, payload, count, row, n, channels, lanes)
@@ -360,7 +350,7 @@ def backward(
                     (g, d, alpha, slope, grad_alpha, ends, places, n, lanes, low, high, pairs, channels, steep),
                 )
             if steepness_too:
-                grad_steepness += add_up(d, pairs * lanes, strands)
+                grad_steepness += add_up(d, pairs * lanes)
         pointer_at(by_steepness, REAL)[row // lanes] = grad_steepness
         store(grad_rows, grad_payload, g, count, row, n, channels, lanes)
         # Infinite items take part crisply: what ties among them left is not theirs

@@ -37,6 +37,12 @@ GAP = 1e-3
 
 
 @njit(**STRICT)
+def parts(b):
+    c = REAL(b)
+    return c, REAL(b - np.float64(c))
+
+
+@njit(**STRICT)
 def away_from(x, c, d):
     """x - b in this order: the first difference is exact near the threshold."""
     return (x - c) - d
@@ -60,8 +66,7 @@ def tail(z):
 @njit(**SUMS)
 def measure(x, b, s):
     """(sum of what items above b lack to 1, how many they are, sum of memberships below b, sum of slopes by z)."""
-    c = REAL(b)
-    d = REAL(b - np.float64(c))
+    c, d = parts(b)
     lack, member, steep, count = 0.0, 0.0, 0.0, 0
     for start in range(0, len(x), CHUNK):
         short, small, rise, above = REAL(0.0), REAL(0.0), REAL(0.0), np.int32(0)
@@ -82,17 +87,39 @@ def measure(x, b, s):
 
 
 @njit(**SUMS)
-def spread_of(x):
-    """(least, most, mean, mean square deviation) in one pass, the last two roughly."""
-    least, most, total, square = x[0], x[0], 0.0, 0.0
-    first = np.float64(x[0])
+def of_finite(x, mask, masked, values, rest, out):
+    """Copies the values of finite items that are present, and `rest` for others."""
     for i in range(len(x)):
-        least, most = min(least, x[i]), max(most, x[i])
-        away = np.float64(x[i]) - first
+        out[i] = values[i] if abs(x[i]) < np.inf and (not masked or mask[i]) else rest
+
+
+@njit(**SUMS)
+def tally(x, mask, masked):
+    """How many items are finite, infinite above and below, and NaN."""
+    count, above, below, nans = 0, 0, 0, 0
+    for i in range(len(x)):
+        v, here = x[i], 1 if not masked or mask[i] else 0
+        count += here if abs(v) < np.inf else 0
+        above += here if v == np.inf else 0
+        below += here if v == -np.inf else 0
+        nans += here if v != v else 0
+    return count, above, below, nans
+
+
+@njit(**SUMS)
+def spread_of(x, count):
+    """(least, most, mean, mean square deviation) of the finite items in one pass, the last two roughly."""
+    least, most, total, square = np.inf, -np.inf, 0.0, 0.0
+    first = np.float64(x[0]) if x[0] > -np.inf else 0.0
+    for i in range(len(x)):
+        v = np.float64(x[i])
+        finite = v > -np.inf
+        least, most = min(least, v if finite else np.inf), max(most, v)
+        away = v - first if finite else 0.0
         total += away
         square += away * away
-    mean = total / len(x)
-    return np.float64(least), np.float64(most), first + mean, max(square / len(x) - mean * mean, 0.0)
+    mean = total / count
+    return least, most, first + mean, max(square / count - mean * mean, 0.0)
 
 
 @njit(**SUMS)
@@ -104,17 +131,18 @@ def geometric(low, high):
 
 
 @njit(**SUMS)
-def root(x, k, s, reach):
-    """(b, other, share): sum r(s (x - b)) = k for 0 < k < len(x), by Newton in the logit of the mean, inside a bracket.
+def root(x, count, k, s, reach):
+    """(b, other, share): sum r(s (x - b)) = k for 0 < k < count finite items, others being -inf, by Newton in the logit
+    of the mean, inside a bracket.
 
     Where a gap between items holds b, memberships are whole numbers up to tiny tails: those on both sides must balance, or
     the ratios of the slopes there, which are the derivatives by k, would be anyone's. Newton then goes by their logarithms.
     Where no b gives k, because neighbouring numbers lie too far apart, `share` of the memberships at the other end of the
     bracket and the rest of those at b do: tied items then share alike.
     """
-    n = np.float64(len(x))
+    n = np.float64(count)
     steepness = max(np.float64(s), 1e-30)
-    least, most, mean, square = spread_of(x)
+    least, most, mean, square = spread_of(x, n)
     # Beyond the extremes even where the reach is too small to be seen beside them
     low, high = least - reach / steepness - 1e-12 * abs(least), most + reach / steepness + 1e-12 * abs(most)
     odds = math.log(k / (n - k))
@@ -161,8 +189,7 @@ def root(x, k, s, reach):
 
 @njit(**SUMS)
 def memberships(x, b, s, out):
-    c = REAL(b)
-    d = REAL(b - np.float64(c))
+    c, d = parts(b)
     for i in range(len(x)):
         z = scaled(x[i], c, d, s)
         rest = tail(z)[0]
@@ -175,84 +202,44 @@ def mix(p, other, share):
         p[i] = (REAL(1.0) - share) * p[i] + share * other[i]
 
 
-@njit(**STRICT)
-def collect(x, mask, masked, items):
-    """Puts the finite items of a row side by side; (their number, infinite ones above and below, any NaN)."""
-    count, above, below, spoiled = 0, 0, 0, False
-    for i in range(len(x)):
-        if masked and not mask[i]:
-            continue
-        v = x[i]
-        if v - v == REAL(0.0):
-            items[count] = v
-            count += 1
-        elif v > REAL(0.0):
-            above += 1
-        elif v < REAL(0.0):
-            below += 1
-        else:
-            spoiled = True
-    return count, above, below, spoiled
-
-
-@njit(**STRICT)
-def all_finite(x):
-    odd = 0
-    for i in range(len(x)):
-        odd += 0 if x[i] - x[i] == REAL(0.0) else 1
-    return odd == 0
-
-
 @njit(**STRICT, cache=True)
 def forward(begin, end, x, mask, masked, ks, k_step, s, reach, out, thresholds):
     """Rows begin..end. A threshold of -inf or inf says that all or none of the finite items are members."""
     n = x.shape[1]
-    items, shares, others = np.empty(n, x.dtype), np.empty(n, x.dtype), np.empty(n, x.dtype)
+    items, others = np.empty(n, x.dtype), np.empty(n, x.dtype)
     for row in range(begin, end):
-        k = ks[row * k_step]
-        line = x[row]
-        plain = not masked and all_finite(line)
-        count, above, below, spoiled = n, 0, 0, False
-        if not plain:
-            count, above, below, spoiled = collect(line, mask[row if masked else 0], masked, items)
-            line = items[:count]
+        k, presence = ks[row * k_step], mask[row if masked else 0]
+        count, above, below, nans = tally(x[row], presence, masked)
+        of_finite(x[row], presence, masked, x[row], -np.inf, items)
         wanted = k - above
         b = np.inf if wanted <= 0.0 else -np.inf
         other, share = b, 0.0
-        if spoiled or k != k:
+        if nans or k != k:
             b = np.nan
         elif 0.0 < wanted < count:
-            b, other, share = root(line, wanted, s, reach)
+            b, other, share = root(items, count, wanted, s, reach)
         thresholds[row] = b
         if b - b == 0.0:
-            found = out[row] if plain else shares
-            memberships(line, b, s, found)
-            if share > 0.0:
-                memberships(line, other, s, others)
-                mix(found, others, REAL(share))
-            if plain:
-                continue
+            memberships(items, b, s, out[row])
+        else:
+            out[row] = b if b != b else (0.0 if b > 0.0 else 1.0)
+        if share > 0.0:
+            memberships(items, other, s, others)
+            mix(out[row], others, REAL(share))
         share_above = min(max(k / max(above, 1), 0.0), 1.0)
         share_below = min(max((k - above - count) / max(below, 1), 0.0), 1.0)
-        j = 0
-        for i in range(n):
+        for i in range(n if count < n else 0):
             v = x[row, i]
             if masked and not mask[row, i]:
-                out[row, i] = REAL(0.0)
-            elif b != b:
-                out[row, i] = REAL(np.nan)
-            elif v - v == REAL(0.0):
-                out[row, i] = shares[j] if b - b == 0.0 else (REAL(0.0) if b > 0.0 else REAL(1.0))
-                j += 1
-            else:
-                out[row, i] = REAL(share_above) if v > REAL(0.0) else REAL(share_below)
+                out[row, i] = 0.0
+            elif b == b and v - v != REAL(0.0):
+                out[row, i] = share_above if v > REAL(0.0) else share_below
 
 
 @njit(**SUMS)
 def sums(x, grad, b, s):
     """Sums over a row of w, g w, u and g u: w the slope by x / s, u that by s."""
-    c = REAL(b)
-    d = REAL(b - np.float64(c))
+    c, d = parts(b)
     w_sum, gw_sum, u_sum, gu_sum = 0.0, 0.0, 0.0, 0.0
     for start in range(0, len(x), CHUNK):
         w_part, gw_part, u_part, gu_part = REAL(0.0), REAL(0.0), REAL(0.0), REAL(0.0)
@@ -275,8 +262,7 @@ def sums(x, grad, b, s):
 
 @njit(**SUMS)
 def slopes(x, grad, b, s, mean, out):
-    c = REAL(b)
-    d = REAL(b - np.float64(c))
+    c, d = parts(b)
     for i in range(len(x)):
         z = scaled(x[i], c, d, s)
         slope = tail(z)[1]
@@ -287,32 +273,17 @@ def slopes(x, grad, b, s, mean, out):
 @njit(**STRICT, cache=True)
 def backward(begin, end, x, mask, masked, s, thresholds, grad, grad_x, grad_k, grad_s):
     n = x.shape[1]
-    items, weights, found = np.empty(n, x.dtype), np.empty(n, x.dtype), np.empty(n, x.dtype)
+    items, felt = np.empty(n, x.dtype), np.empty(n, x.dtype)
     for row in range(begin, end):
         b = thresholds[row]
         grad_k[row], grad_s[row] = 0.0, 0.0
         if b - b != 0.0:
-            for i in range(n):
-                grad_x[row, i] = REAL(np.nan) if b != b else REAL(0.0)
+            grad_x[row] = b if b != b else 0.0
             continue
-        plain = not masked and all_finite(x[row])
-        line, g, out = x[row], grad[row], grad_x[row]
-        if not plain:
-            count = 0
-            for i in range(n):
-                v = x[row, i]
-                if v - v == REAL(0.0) and not (masked and not mask[row, i]):
-                    items[count], weights[count] = v, grad[row, i]
-                    count += 1
-            line, g, out = items[:count], weights[:count], found[:count]
-        w, gw, u, gu = sums(line, g, b, s)
+        presence = mask[row if masked else 0]
+        of_finite(x[row], presence, masked, x[row], -np.inf, items)
+        of_finite(x[row], presence, masked, grad[row], 0.0, felt)
+        w, gw, u, gu = sums(items, felt, b, s)
         mean = gw / w if w > 0.0 else 0.0
         grad_k[row], grad_s[row] = mean, gu - mean * u
-        slopes(line, g, b, s, REAL(mean), out)
-        if not plain:
-            j = 0
-            for i in range(n):
-                v = x[row, i]
-                inside = v - v == REAL(0.0) and not (masked and not mask[row, i])
-                grad_x[row, i] = found[j] if inside else REAL(0.0)
-                j += 1 if inside else 0
+        slopes(items, felt, b, s, REAL(mean), grad_x[row])

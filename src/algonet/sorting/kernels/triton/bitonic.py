@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +12,7 @@ from algonet.core.cache import constant
 from algonet.core.launch import Launch
 
 from ...networks import Bitonic
-from ...settings import SortSettings
+from ...reference import SortSettings
 from .source import SCRATCH, has_light_tails, kernels, processors
 
 #: The most items of a row that one program holds.
@@ -102,7 +103,7 @@ class BitonicSort:
                 groups[-1] = _Group(groups[-1].begin, layer + 1, False)
         return tuple(groups)
 
-    def forward(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """(values, payload); nothing is kept for backward."""
         state, lengths = self._forth(tensors)
         for group in self.groups:
@@ -115,7 +116,7 @@ class BitonicSort:
         return [values[:, 0].reshape(tensors[0].shape), moved.transpose(1, 2).reshape(tensors[3].shape)], []
 
     def backward(
-        self, grads: list[Tensor | None], tensors: list[Tensor], saved: list[Tensor], needs: list[bool]
+        self, grads: Sequence[Tensor | None], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
         """The gradients by items, (lengths,) steepness and payload."""
         steepness, steep = tensors[2], needs[2]
@@ -140,7 +141,7 @@ class BitonicSort:
             grad_payload = grad_payload.view(self.rows, -1, self.n).transpose(1, 2).reshape(tensors[3].shape)
         return [grad_x, None, by_steepness, grad_payload]
 
-    def _forth(self, tensors: list[Tensor]) -> tuple[State, Tensor]:
+    def _forth(self, tensors: Sequence[Tensor]) -> tuple[State, Tensor]:
         """(items and payload, lengths) of the lines; where there is no payload x stands in, never read as one."""
         x, lengths = tensors[0].contiguous(), tensors[1]
         payload = tensors[3].contiguous() if self.channels else x

@@ -12,8 +12,7 @@ from torch import Tensor
 from algonet.core.autograd import plan_from
 from algonet.core.launch import Launch
 
-from ...counts import margin_of, node_table, nodes_per_unit, reach
-from ...settings import CountSettings
+from ...counts import CountSettings, margin_of, node_table, nodes_per_unit, reach
 from .source import kernels
 
 #: Items, and points, of a row up to which pairs are added up; nodes of a grid beyond which they are, too.

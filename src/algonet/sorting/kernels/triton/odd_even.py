@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from algonet.core.cache import cached
 from algonet.core.launch import Launch
 
-from ...settings import SortSettings
+from ...reference import SortSettings
 from .source import SCRATCH, has_light_tails, kernels, laid_out, processors
 
 #: Lines up to this long are one row of a program's table, one warp; longer ones are cut into groups of CORE.
@@ -113,12 +114,12 @@ class OddEvenSort:
             self.shape = shape_of(self.n, self.lines, 0)
             self.tiles = -(-self.lines // self.shape.lines)
 
-    def forward(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """(values, payload), and what backward wants saved."""
         saved = None if self.saved_shape is None else tensors[0].new_empty(self.saved_shape)
         return self._sort(tensors, saved), [] if saved is None else [saved]
 
-    def _sort(self, tensors: list[Tensor], saved: Tensor | None) -> list[Tensor]:
+    def _sort(self, tensors: Sequence[Tensor], saved: Tensor | None) -> list[Tensor]:
         x, lengths, steepness = tensors[0].contiguous(), tensors[1], tensors[2]
         values = torch.empty_like(x)
         payload, moved, scratch = x, x, x
@@ -136,7 +137,7 @@ class OddEvenSort:
         return [values, moved] if self.channels else [values]
 
     def backward(
-        self, grads: list[Tensor | None], tensors: list[Tensor], saved: list[Tensor], needs: list[bool]
+        self, grads: Sequence[Tensor | None], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
     ) -> list[Tensor | None]:
         """The gradients by items, (lengths,) steepness and payload."""
         if self.segments > 1 and not saved:
@@ -165,7 +166,7 @@ class OddEvenSort:
         found: list[Any] = [grad_x if self.blocks == 1 else grad_x.sum(-2), None, part.sum() if steep else None]
         return [*found, grad_payload] if self.channels else found
 
-    def _in_parts(self, grads: list[Tensor | None], tensors: list[Tensor], needs: list[bool]) -> list[Any]:
+    def _in_parts(self, grads: Sequence[Tensor | None], tensors: Sequence[Tensor], needs: Sequence[bool]) -> list[Any]:
         """Backward without saved states: sort again, so many rows at a time that their states fit."""
         x, lengths, steepness = tensors[:3]
         flat = [t.reshape(self.rows, *t.shape[x.dim() - 1 :]) for t in (x, *tensors[3:])]

@@ -12,7 +12,7 @@ from algonet.core.cache import cached, constant
 from algonet.core.codegen.generate import PRELUDES, load_template, scalar_function
 from algonet.relax import Logistic, Sigmoid
 
-from ...settings import is_symmetric
+from ...reference import is_symmetric
 
 #: The logistic by the processor's own exponential and reciprocal; an exponential that overflows has the reciprocal 0.
 _LOGISTIC = """@triton.jit
@@ -31,12 +31,6 @@ def chance(z):
     value, slope = gate(z)
     return value
 """
-#: The files that kernels are made of, `*_device.py` beside this one, where it is not one of the same name.
-_TEMPLATES = {
-    "odd_even": ("exchange", "odd_even"),
-    "bitonic": ("exchange", "bitonic"),
-    "threshold": ("threshold", "long_threshold"),
-}
 #: Scratch of a network's backward over all programs, in bytes: fewer programs run at once where each needs more.
 SCRATCH = 64 * 2**20
 
@@ -70,5 +64,6 @@ def prelude(sigmoid: Sigmoid) -> str:
 @cached
 def kernels(name: str, sigmoid: Sigmoid) -> ModuleType:
     """The kernels of a network or another method, with the sigmoid written into them."""
-    paths = [Path(__file__).with_name(f"{part}_device.py") for part in _TEMPLATES.get(name, (name,))]
+    parts = ("exchange", name) if name in ("odd_even", "bitonic") else (name,)
+    paths = [Path(__file__).with_name(f"{part}_device.py") for part in parts]
     return load_template(f"{name}_triton_{type(sigmoid).__name__ or 'nameless'}", prelude(sigmoid), *paths)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from algonet.core.autograd import plan_from
-from algonet.core.cache import cached
+from algonet.core.autograd import Plan
+from algonet.core.identity import Signature
 from algonet.core.launch import Launch
 from algonet.relax import Sigmoid
 
-from ...settings import ThresholdSettings
+from ...reference import ThresholdSettings, empty_like
 from .source import kernels, processors
 
 #: Items from which on a row is cut into parts, if rows alone would leave most processors idle.
@@ -29,61 +30,46 @@ CANDIDATES = 8
 BLOCK = 512
 
 
-def soft_topk_mask_forward(tensors: list[Tensor], settings: ThresholdSettings) -> tuple[list[Tensor], list[Tensor]]:
-    x, k = tensors[0].contiguous(), tensors[3]
-    memberships = torch.empty_like(x)
-    thresholds = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
-    if x.numel():
-        _solver(settings, x, k).forward(
-            {
-                **_given(tensors),
-                "k_ptr": k.contiguous() if _step(k) else k,
-                "out_ptr": memberships,
-                "threshold_ptr": thresholds,
-            }
-        )
-    return [memberships], [thresholds]
+class SoftTopkMaskPlan(Plan):
+    def __init__(self, signature: Signature):
+        super().__init__(signature)
+        x, k = signature.tensors[0], signature.tensors[3]
+        #: From row to row of k as kernels read it: 0 where one number stands for all.
+        self.step = int(any(k.strides) or not k.strides)
+        rows, n = math.prod(x.shape[:-1]), x.shape[-1]
+        kind = LongSolver if n >= LONG and 2 * rows <= processors(x.device) else RowSolver
+        self.solver = kind(self.settings, rows, n, x.dtype, x.device, self.step) if rows * n else None
+
+    @classmethod
+    def saves(cls, signature: Signature) -> list[tuple[torch.Size, torch.dtype]]:
+        return [(signature.tensors[0].shape[:-1], torch.float64)]
+
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        x, k = tensors[0], tensors[3]
+        memberships = empty_like(x)
+        thresholds = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
+        if self.solver is not None:
+            k = k.contiguous() if self.step else k
+            self.solver.forward({**_given(tensors), "k_ptr": k, "out_ptr": memberships, "threshold_ptr": thresholds})
+        return [memberships], [thresholds]
+
+    def backward(
+        self, grads: Sequence[Any], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Any]:
+        x = tensors[0]
+        grad_x = empty_like(x)
+        grad_k = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
+        if self.solver is None:
+            return [grad_x, None, torch.zeros_like(tensors[2]), grad_k.zero_()]
+        given = {**_given(tensors), "threshold_ptr": saved[0].contiguous(), "grad_ptr": grads[0].contiguous()}
+        by_s = self.solver.backward({**given, "grad_x_ptr": grad_x, "grad_k_ptr": grad_k})
+        return [grad_x, None, by_s.sum().to(x.dtype) if needs[2] else None, grad_k if needs[3] else None]
 
 
-def soft_topk_mask_saved(tensors: list[Tensor], settings: ThresholdSettings) -> list[Tensor]:
-    return [tensors[0].new_empty(tensors[0].shape[:-1], dtype=torch.float64)]
-
-
-def soft_topk_mask_backward(
-    grads: list[Tensor], tensors: list[Tensor], saved: list[Tensor], settings: ThresholdSettings, needs: list[bool]
-) -> list[Any]:
-    x, k = tensors[0].contiguous(), tensors[3]
-    grad_x = torch.empty_like(x)
-    grad_k = torch.empty(x.shape[:-1], dtype=torch.float64, device=x.device)
-    if not x.numel():
-        return [grad_x, None, torch.zeros_like(tensors[2]), grad_k.zero_()]
-    given = {**_given(tensors), "threshold_ptr": saved[0].contiguous(), "grad_ptr": grads[0].contiguous()}
-    by_s = _solver(settings, x, k).backward({**given, "grad_x_ptr": grad_x, "grad_k_ptr": grad_k})
-    return [grad_x, None, by_s.sum().to(x.dtype) if needs[2] else None, grad_k if needs[3] else None]
-
-
-def _given(tensors: list[Tensor]) -> dict[str, Tensor]:
+def _given(tensors: Sequence[Tensor]) -> dict[str, Tensor]:
     """What all kernels read."""
     x, mask, steepness, _ = tensors
     return {"x_ptr": x.contiguous(), "mask_ptr": mask.contiguous().view(torch.uint8), "steepness_ptr": steepness}
-
-
-def _step(k: Tensor) -> int:
-    """From row to row of k as kernels read it: 0 where one number stands for all."""
-    return int(any(k.stride()) or k.dim() == 0)
-
-
-def _solver(settings: ThresholdSettings, x: Tensor, k: Tensor) -> RowSolver | LongSolver:
-    return _solver_of(settings, x.shape, x.dtype, x.device, _step(k))
-
-
-@cached
-def _solver_of(
-    settings: ThresholdSettings, shape: torch.Size, dtype: torch.dtype, device: torch.device, step: int
-) -> RowSolver | LongSolver:
-    rows, n = math.prod(shape[:-1]), shape[-1]
-    kind = LongSolver if n >= LONG and 2 * rows <= processors(device) else RowSolver
-    return kind(settings, rows, n, dtype, device, step)
 
 
 class RowSolver:
@@ -168,6 +154,3 @@ def _precision(sigmoid: Sigmoid, dtype: torch.dtype) -> dict[str, float]:
     """How far beyond the items the threshold may lie, and which step or error ends the search (`threshold_device.py`)."""
     tolerance, rounding = (1e-4, 2e-7) if dtype == torch.float32 else (3e-8, 2e-16)
     return {"reach": float(sigmoid.reach(1e-9)), "tolerance": tolerance, "rounding": rounding}
-
-
-SoftTopkMaskPlan = plan_from(soft_topk_mask_forward, soft_topk_mask_backward, soft_topk_mask_saved)
