@@ -1,20 +1,14 @@
 """Smooth WHILE-programs: any program of loops, increments and copies as a smooth function with gradients."""
 
-from .code import Code, flatten, run_crisp
-from .fitting import DiscreteFit
+from .code import Code, desugar, flatten, run_crisp
 from .functional import WhileResult, run_while
-from .goto import parse_goto, write_goto
-from .modules import Programs, WhileNetwork, WhileProgram
-from .parser import parse
-from .source import LIBRARY, library_source, load_program, read_source
-from .sugar import desugar
+from .goto import parse_goto, read_source, write_goto
+from .modules import DiscreteFit, Programs, WhileNetwork, WhileProgram
+from .parser import LIBRARY, library_source, load_program, parse
 from .syntax import (
     Assign,
-    Copy,
-    Decrement,
     DidNotHaltError,
     If,
-    Increment,
     Loop,
     NonHaltingWarning,
     Program,
@@ -27,12 +21,9 @@ __all__ = [
     "LIBRARY",
     "Assign",
     "Code",
-    "Copy",
-    "Decrement",
     "DidNotHaltError",
     "DiscreteFit",
     "If",
-    "Increment",
     "Loop",
     "NonHaltingWarning",
     "Program",

@@ -1,4 +1,4 @@
-"""From source text to syntax tree: `parse` for WHILE-programs, with errors that point at the place.
+"""From source text to syntax tree: `parse` for WHILE-programs, with errors that point at the place; and the library.
 
 The grammar is the paper's, plus sugar. Keywords are written in capitals as printed there, `//` starts a comment, and
 line breaks mean nothing. LALR with the tree built as the parser reduces: no recursion, linear time.
@@ -7,6 +7,7 @@ line breaks mean nothing. LALR with the tree built as the parser reduces: no rec
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 from algonet.core.cache import cached
@@ -14,10 +15,7 @@ from algonet.core.cache import cached
 from .syntax import (
     MAX_DEPTH,
     Assign,
-    Copy,
-    Decrement,
     If,
-    Increment,
     Loop,
     Program,
     Statement,
@@ -27,6 +25,8 @@ from .syntax import (
     walk,
 )
 
+#: The library, in the order in which a reader would learn from it.
+LIBRARY = ("add", "subtract", "multiply", "divide", "power", "factorial", "max", "gcd", "primality")
 #: The largest constant that may be written: it becomes as many increments.
 MAX_CONSTANT = 10_000
 #: The most increments that all constants of a program may become together.
@@ -48,9 +48,8 @@ GRAMMAR = r"""
 start: body?
 body: statement+
 ?statement: assignment | while_loop | counted | branch
-?assignment: VARIABLE ":=" VARIABLE              -> copy
-           | VARIABLE ":=" VARIABLE SIGN NUMBER  -> shift
-           | VARIABLE ":=" NUMBER                -> constant
+?assignment: VARIABLE ":=" VARIABLE (SIGN NUMBER)?  -> assign
+           | VARIABLE ":=" NUMBER                   -> constant
 while_loop: "WHILE" VARIABLE UNEQUAL NUMBER "DO" body "END"
 counted: "LOOP" VARIABLE "DO" body "END"
 branch: "IF" VARIABLE (UNEQUAL | EQUAL) NUMBER "DO" body ("ELSE" body)? "END"
@@ -89,6 +88,22 @@ def parse(source: str) -> Program:
         raise WhileSyntaxError("the program is empty; write at least one statement, such as x0 := x1", source, 1, 1)
     check_size(body, source, "the constants of the program; count in a loop instead")
     return Program(body, source)
+
+
+def library_source(name: str) -> str:
+    """The text of a library program; its first comment lines say what it computes from which variables."""
+    if name not in LIBRARY:
+        raise ValueError(f"library: unknown program {name!r}; choose one of {', '.join(LIBRARY)}.")
+    return resources.files("algonet.while_lang").joinpath("programs", f"{name}.while").read_text(encoding="utf-8")
+
+
+def load_program(name: str) -> Program:
+    """A program of the library: add, subtract, multiply, divide, power, factorial, max, gcd, primality.
+
+    >>> load_program("multiply").variables
+    (0, 1, 2, 3)
+    """
+    return parse(library_source(name))
 
 
 def check_size(body: tuple[Statement, ...], source: str, what: str) -> None:
@@ -159,22 +174,16 @@ def zero_of(token: Any) -> None:
         raise _MistakeError(f"conditions compare with 0, got {token}; subtract {token} from the variable first", token)
 
 
-def build_copy(target: Any, source: Any) -> Statement:
-    if target == source:
-        raise _MistakeError(f"a copy needs two different variables, got {target} on both sides", source)
-    return Copy(number_of(target), number_of(source), line=target.line)
-
-
-def build_shift(target: Any, source: Any, sign: Any, number: Any) -> Statement:
+def _assign(target: Any, source: Any, sign: Any = "", number: Any = "0") -> Statement:
     amount = constant_of(number)
-    if amount == 0:
+    if sign and not amount:
         raise _MistakeError(f"`{sign} 0` changes nothing; write a number from 1 on, or a plain copy", number)
-    if target == source and amount == 1:
-        return (Increment if sign == "+" else Decrement)(number_of(target), line=target.line)
-    return Assign(number_of(target), number_of(source), amount if sign == "+" else -amount, line=target.line)
+    if target == source and not amount:
+        raise _MistakeError(f"a copy needs two different variables, got {target} on both sides", source)
+    return Assign(number_of(target), number_of(source), -amount if sign == "-" else amount, line=target.line)
 
 
-def build_constant(target: Any, number: Any) -> Statement:
+def _constant(target: Any, number: Any) -> Statement:
     return Assign(number_of(target), None, constant_of(number), line=target.line)
 
 
@@ -182,7 +191,7 @@ def lalr(grammar: str, **rules: Callable[..., Any]) -> Any:
     """A parser for a grammar: what each rule builds; assignments are those of both languages."""
     from lark import Lark, Transformer, v_args
 
-    rules |= {"copy": build_copy, "shift": build_shift, "constant": build_constant}
+    rules |= {"assign": _assign, "constant": _constant}
     build: Any = type("Build", (Transformer,), {name: staticmethod(rule) for name, rule in rules.items()})
     return Lark(grammar + TERMINALS, parser="lalr", transformer=v_args(inline=True)(build)(), maybe_placeholders=False)
 

@@ -23,52 +23,25 @@ class Statement:
 
 
 @dataclass(frozen=True, eq=False)
-class Copy(Statement):
-    """`x1 := x2`, two different variables."""
-
-    target: int
-    source: int
-
-    @property
-    def text(self) -> str:
-        return f"x{self.target} := x{self.source}"
-
-
-@dataclass(frozen=True, eq=False)
-class Increment(Statement):
-    """`x1 := x1 + 1`."""
-
-    target: int
-
-    @property
-    def text(self) -> str:
-        return f"x{self.target} := x{self.target} + 1"
-
-
-@dataclass(frozen=True, eq=False)
-class Decrement(Statement):
-    """`x1 := x1 - 1`."""
-
-    target: int
-
-    @property
-    def text(self) -> str:
-        return f"x{self.target} := x{self.target} - 1"
-
-
-@dataclass(frozen=True, eq=False)
 class Assign(Statement):
-    """Sugar: `x1 := x2 + 3`, `x1 := x1 - 2`, and with `source=None` the constant `x1 := 5`."""
+    """`x1 := x2`, `x1 := x1 + 1`, `x1 := x1 - 1`; as sugar `x1 := x2 + 3`, and with `source=None` the constant `x1 := 5`."""
 
     target: int
     source: int | None
-    offset: int
+    offset: int = 0
+
+    @property
+    def is_core(self) -> bool:
+        """Whether it is one of the first three, which the paper's grammar has."""
+        return self.source is not None and abs(self.offset) == (self.source == self.target)
 
     @property
     def text(self) -> str:
         if self.source is None:
             return f"x{self.target} := {self.offset}"
-        return f"x{self.target} := x{self.source} {'-' if self.offset < 0 else '+'} {abs(self.offset)}"
+        return f"x{self.target} := x{self.source}" + (
+            f" {'+-'[self.offset < 0]} {abs(self.offset)}" if self.offset else ""
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +96,10 @@ def branched(
     return (If(variable, equal, equal=True, line=line),) if equal else ()
 
 
-#: The paper's grammar has these and nothing else.
-CORE = (Copy, Increment, Decrement, While)
+def add_to(variable: int, by: int, line: int = 0) -> Assign:
+    """`x1 := x1 + by`."""
+    return Assign(variable, variable, by, line=line)
+
 
 #: "leaf", "open", "else" or "close", and the statement.
 Event = tuple[str, Statement]
@@ -205,7 +180,8 @@ class Program:
     @functools.cached_property
     def is_core(self) -> bool:
         """Whether it is written in the paper's grammar, without sugar."""
-        return all(isinstance(statement, CORE) for _, statement in walk(self.body))
+        statements = [statement for _, statement in walk(self.body)]
+        return all(s.is_core if isinstance(s, Assign) else isinstance(s, While) for s in statements)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Program) and self.text == other.text
