@@ -40,7 +40,7 @@ def searched(x):
     return low
 
 
-OPTIONS = [{}, {"backend": "reference"}, {"hard": True}, {"checkpoint": True}]
+OPTIONS = [{}, {"backend": "reference"}, {"hard": True}]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

@@ -147,9 +147,8 @@ def _check(call: Call) -> None:
     name = type(call.settings.paths).__name__
     if type(call.settings.paths) not in _WAYS:
         raise TypeError(f"{call.function.__name__}: unknown paths {call.settings.paths!r}.")
-    if call.settings.checkpoint or call.settings.hard:
-        option = "checkpoint" if call.settings.checkpoint else "hard"
-        raise ValueError(f"{call.function.__name__}: {option}=True goes with paths=Merge(), not with {name}.")
+    if call.settings.hard:
+        raise ValueError(f"{call.function.__name__}: hard=True goes with paths=Merge(), not with {name}.")
     if isinstance(call.settings.paths, Perturb) and call.parameters:
         raise ValueError(
             f"{call.function.__name__}: Perturb moves arguments and gives weights and biases no gradient; train with Merge(), "

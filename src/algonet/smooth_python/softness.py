@@ -129,7 +129,6 @@ class Settings:
     max_iterations: int = 1000
     max_depth: int = 100
     hard: bool = False
-    checkpoint: bool = False
     backend: str = "auto"
     paths: Paths = Merge()
     shared: tuple[str, ...] = ()
@@ -225,22 +224,13 @@ def softness(**options: Any) -> Iterator[None]:
     given = check_options("softness", options)
     with _lock:
         _open["blocks"] += 1
-    try:
-        with within((*BLOCKS.get(), given)):
-            yield
-    finally:
-        with _lock:
-            _open["blocks"] -= 1
-
-
-@contextmanager
-def within(blocks: tuple[dict[str, Any], ...]) -> Iterator[None]:
-    """Inside these blocks, and no others."""
-    token = BLOCKS.set(blocks)
+    token = BLOCKS.set((*BLOCKS.get(), given))
     try:
         yield
     finally:
         BLOCKS.reset(token)
+        with _lock:
+            _open["blocks"] -= 1
 
 
 def resolved(own: Settings, call: dict[str, Any]) -> Settings:

@@ -58,16 +58,10 @@ def assign(name: str, value: ast.expr) -> ast.Assign:
     return ast.Assign([named(name, store=True)], value)
 
 
-def arguments(names: Iterable[str] = (), fixed: Iterable[str] = ()) -> ast.arguments:
-    """Parameters with these names, and keywords that have the variables of their names as defaults."""
-    keywords = [*fixed]
-    return ast.arguments(
-        posonlyargs=[],
-        args=[ast.arg(n) for n in names],
-        kwonlyargs=[ast.arg(n) for n in keywords],
-        kw_defaults=[named(n) for n in keywords],
-        defaults=[],
-    )
+def arguments(names: Iterable[str] = ()) -> ast.arguments:
+    """Parameters with these names."""
+    args = [ast.arg(n) for n in names]
+    return ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])
 
 
 def defined(name: str, parameters: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:

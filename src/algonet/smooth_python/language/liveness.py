@@ -254,7 +254,7 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.SetComp: ("a set", "use a list"),
 }
 _CHANGING = ["pop", "insert", "extend", "remove", "clear", "sort", "reverse", "update", "setdefault", "popitem"]
-_RESERVED = re.compile(r"_s|_(if|loop|t|body)\d+")
+_RESERVED = re.compile(r"_s|_(if|loop|t)\d+")
 
 
 class NotSmoothError(SyntaxError):

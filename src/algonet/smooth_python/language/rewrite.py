@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from .expressions import (
     Expressions,
@@ -48,22 +47,13 @@ from .liveness import (
 )
 
 
-def rewritten(
-    function: ast.FunctionDef, checkpoint: bool = False, weighted: bool = False, gated: bool = False
-) -> ast.FunctionDef:
+def rewritten(function: ast.FunctionDef, weighted: bool = False, gated: bool = False) -> ast.FunctionDef:
     """The smooth form of a function that `check` has passed.
 
     Where it is `weighted` or `gated`, every assignment `y = value` becomes `y = _s.assign(number, value)`, with a function that
     reads the old y where it is gated.
     """
-    return _Rewriter(copy.deepcopy(function), checkpoint, weighted, gated).function()
-
-
-def _unpacked(names: list[str], value: ast.expr) -> ast.stmt:
-    """(names) = value, or the bare expression where there are none."""
-    if not names:
-        return ast.Expr(value)
-    return ast.Assign([ast.Tuple([named(n, store=True) for n in names], ast.Store())], value)
+    return _Rewriter(copy.deepcopy(function), weighted, gated).function()
 
 
 def _live(items: ast.expr, changed: Names) -> ast.expr:
@@ -100,18 +90,16 @@ def _set_once(statements: list[ast.stmt], name: str, changed: Names) -> str | No
 class _Rewriter(Expressions):
     """Statements. Every method returns the list of statements that replace one."""
 
-    def __init__(self, function: ast.FunctionDef, checkpoint: bool, weighted: bool, gated: bool):
+    def __init__(self, function: ast.FunctionDef, weighted: bool, gated: bool):
         super().__init__()
         self._function = function
-        self._checkpoint = checkpoint
         self._gated = gated
         self._assignments = numbered(function) if weighted or gated else {}
         self._alive = Liveness(function, keeping=gated)
-        self._count = {"_if": 0, "_loop": 0, "_body": 0}
+        self._count = {"_if": 0, "_loop": 0}
         self._loops: list[tuple[str, list[str], int]] = []
         self._defined = defined_before(function)
         self._unset: set[str] = set()
-        self._variables = frozenset(a.arg for a in parameters(function)) | assigned(function.body)
         body = function.body
         only = sum(isinstance(n, ast.Return) for n in ast.walk(function)) == 1
         self._plain_return = only and isinstance(body[-1], ast.Return)
@@ -121,13 +109,11 @@ class _Rewriter(Expressions):
         body = self.block(function.body)
         if not self._plain_return and returns(function.body):
             body.append(ast.Return(frame("result")))
-        start = self._located(self._missing(self._unset), function)
+        unset: list[ast.stmt] = [assign(n, frame("missing", ast.Constant(n))) for n in sorted(self._unset)]
+        start = self._located(unset, function)
         names = "_s", *(a.arg for a in parameters(function))
         new = defined(function.name, arguments(names), [*start, *body] or [ast.Pass()])
         return ast.fix_missing_locations(placed(new, function))
-
-    def _missing(self, names: Any) -> list[ast.stmt]:
-        return [assign(n, frame("missing", ast.Constant(n))) for n in sorted(names)]
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
@@ -294,22 +280,17 @@ class _Rewriter(Expressions):
         return ast.List([named(n) for n in sorted(alive & self._defined[node])], ast.Load())
 
     def _transfer(self, owner: str, method: str, names: list[str]) -> ast.stmt:
-        return _unpacked(names, call(owner, method, *names))
+        """(names) = owner.method(names), or the bare call where there are none."""
+        value = call(owner, method, *names)
+        variables = ast.Tuple([named(n, store=True) for n in names], ast.Store())
+        return ast.Assign([variables], value) if names else ast.Expr(value)
 
     def _For(self, node: ast.For) -> list[ast.stmt]:
         # Where the body writes into what is gone through, each item is read when its turn comes
-        given = self.visit(node.iter)
-        items = _live(given, stored(node.body)[1])
+        items = _live(self.visit(node.iter), stored(node.body)[1])
         if leaves(node.body):
             return self._loop(node, lambda body: ast.For(node.target, items, body, []))
-        if self._checkpoint and items is given:
-            living = self._alive.around[node]
-            names = self._carried(node, assigned([node]) & (living.after | living.head))
-            function = self._again(node, names, self.temporary())
-            new = [function, _unpacked(names, frame("rerun_each", function.name, items, *names))]
-        else:
-            new = [ast.For(node.target, items, self.block(node.body), [])]
-        return [*new, *self.block(node.orelse)]
+        return [ast.For(node.target, items, self.block(node.body), []), *self.block(node.orelse)]
 
     def _While(self, node: ast.While) -> list[ast.stmt]:
         return self._loop(node, lambda test, body: ast.While(test, body, []))
@@ -326,12 +307,7 @@ class _Rewriter(Expressions):
         new: list[ast.stmt] = [assign(loop, frame("loop", *map(ast.Constant, told)))]
         self._loops.append((loop, names, keep))
         test = [call(loop, "goes", self.probability(node.test), *names)] if isinstance(node, ast.While) else []
-        if test and self._checkpoint and not leaves(node.body):
-            function = self._again(node, names, None)
-            new.append(function)
-            body: list[ast.stmt] = [_unpacked(names, frame("rerun", function.name, *names))]
-        else:
-            body = self.block(node.body)
+        body = self.block(node.body)
         if test:
             body.append(self._transfer(loop, "next", names))
         else:
@@ -342,22 +318,3 @@ class _Rewriter(Expressions):
         if node.orelse:
             new.append(ast.If(attribute("_s", "going"), self.block(node.orelse), []))
         return [*new, self._transfer(loop, "end", names[:keep])]
-
-    def _again(self, node: ast.While | ast.For, names: list[str], item: str | None) -> ast.FunctionDef:
-        """A loop's body as a function of what it carries, so that it can be run again instead of kept.
-
-        All other variables that it reads are parameters, too, with the values they have before the loop as defaults: when
-        the body is run again they may have others.
-        """
-        outside, self._unset, self._checkpoint = self._unset, set(), False
-        inner = self.block(node.body)
-        self._checkpoint = True
-        start = self._missing(self._unset - set(names))
-        self._unset = outside
-        if isinstance(node, ast.For) and item is not None:
-            start.append(ast.Assign([node.target], named(item)))
-        found = NOTHING.union(*(read(statement) for statement in node.body)) & self._variables
-        fixed = self._carried(node, found - assigned([node]) - set(names))
-        result = ast.Return(ast.Tuple([named(n) for n in names], ast.Load()))
-        given = arguments([*([item] if item else []), *names], fixed)
-        return defined(self._fresh("_body"), given, [*start, *inner, result])
