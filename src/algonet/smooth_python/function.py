@@ -21,14 +21,13 @@ from algonet.core.tracing import compiling
 from algonet.relax import Sigmoid
 
 from .explaining import check_once, report
-from .language.expressions import arguments, defined
-from .language.liveness import NotSmoothError, check, numbered
-from .language.rewrite import rewritten
+from .liveness import NotSmoothError, check, numbered
 from .machine.eager import EAGER
 from .machine.keys import Outside
 from .machine.replay import Recall, Recordings, recall
 from .machine.values import HALVES, Value, mapped
 from .operation import Draws
+from .rewrite import arguments, defined, rewritten
 from .running import Call, outcome
 from .runtime.frame import Frame
 from .softness import OPTIONS, Merge, Paths, Report, Settings, check_options, resolved

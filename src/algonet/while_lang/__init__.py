@@ -4,8 +4,8 @@ from .code import Code, desugar, flatten, run_crisp
 from .functional import WhileResult, run_while
 from .goto import parse_goto, read_source, write_goto
 from .modules import DiscreteFit, Programs, WhileNetwork, WhileProgram
-from .parser import LIBRARY, library_source, load_program, parse
 from .syntax import (
+    LIBRARY,
     Assign,
     DidNotHaltError,
     If,
@@ -15,6 +15,9 @@ from .syntax import (
     Statement,
     While,
     WhileSyntaxError,
+    library_source,
+    load_program,
+    parse,
 )
 
 __all__ = [

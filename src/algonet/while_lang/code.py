@@ -35,7 +35,7 @@ def desugar(program: Program, *, branches: bool = False) -> Program:
 
     `branches` keeps each IF, with its parts desugared.
 
-    >>> from .parser import parse
+    >>> from .syntax import parse
     >>> print(desugar(parse("LOOP x1 DO x0 := x0 + 2 END")).text, end="")
     x2 := x1
     WHILE x2 != 0 DO

@@ -40,7 +40,6 @@ from typing import Any
 from algonet.core.cache import cached
 
 from .code import desugar
-from .parser import check_size, lalr, number_of, parse, parse_with, zero_of
 from .syntax import (
     MAX_DEPTH,
     Assign,
@@ -51,7 +50,13 @@ from .syntax import (
     WhileSyntaxError,
     add_to,
     branched,
+    check_size,
     depth_of,
+    lalr,
+    number_of,
+    parse,
+    parse_with,
+    zero_of,
 )
 
 GRAMMAR = r"""
@@ -130,7 +135,7 @@ def parse_goto(source: str) -> Program:
 def write_goto(program: Program) -> str:
     """A register machine that does what the program does, as source: loops and branches are jumps.
 
-    >>> from .parser import parse
+    >>> from .syntax import parse
     >>> print(write_goto(parse("WHILE x1 != 0 DO x0 := x0 + 1 x1 := x1 - 1 END")))
     L1: IF x1 = 0 THEN GOTO L2
         x0 := x0 + 1

@@ -28,10 +28,9 @@ from .functional import (
     warn_if_cut,
 )
 from .goto import read_source
-from .parser import load_program
 from .python import read_python
 from .reference import Unit, assignment_text, build
-from .syntax import NonHaltingWarning, Program
+from .syntax import NonHaltingWarning, Program, load_program
 
 #: Up to here `Sech` was seen to halt on the multiplication program off the integers; at 4 it overshoots zero.
 HALTING_STEEPNESS = 3.0

@@ -21,8 +21,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from .parser import MAX_CONSTANT, check_size
 from .syntax import (
+    MAX_CONSTANT,
     Assign,
     If,
     Loop,
@@ -32,6 +32,7 @@ from .syntax import (
     WhileSyntaxError,
     add_to,
     branched,
+    check_size,
     walk,
 )
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from algonet.relax import Relaxation, TConorm
 
-from ..language.liveness import parameters
+from ..liveness import parameters
 from ..softness import Paths
 from .values import Value
 

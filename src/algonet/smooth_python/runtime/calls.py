@@ -270,15 +270,12 @@ _SPECIAL: dict[Any, Callable] = {
 }
 
 
-# fmt: off
-_TWINS = (
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor",
-    "isfinite", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh",
-    "trunc",
-)
-# fmt: on
+_TWINS = """
+    acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor isfinite isinf isnan lgamma log log10
+    log1p log2 sin sinh sqrt tan tanh trunc
+"""
 #: What `math` has for numbers and torch for tensors: one source serves crisp and smooth runs.
-_MATH = {getattr(math, name): getattr(torch, name) for name in _TWINS}
+_MATH = {getattr(math, name): getattr(torch, name) for name in _TWINS.split()}
 _MATH |= {math.fabs: torch.abs, math.degrees: torch.rad2deg, math.radians: torch.deg2rad}
 
 

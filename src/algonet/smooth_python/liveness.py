@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..softness import OPTIONS
+from .softness import OPTIONS
 
 Names = frozenset[str]
 NOTHING: Names = frozenset()
