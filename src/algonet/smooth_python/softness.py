@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.backends import check_backend
 from algonet.core.checks import check_integer, check_softness, is_integer
 from algonet.core.hints import write_instead
 from algonet.core.tracing import compiling
@@ -201,9 +202,7 @@ def _check_option(where: str, name: str, value: Any) -> None:
                 f'{where}: `shared` must be a tuple of parameters\' names, such as ("bounce",), got {value!r}.'
             )
     elif name == "backend":
-        choices = ("auto", "reference", "numba", "triton")
-        if value not in choices:
-            raise ValueError(f"{where}: unknown backend {value!r}; choose one of {', '.join(choices)}.")
+        check_backend(where, value)
     elif not isinstance(value, bool):
         raise TypeError(f"{where}: `{name}` must be True or False, got {value!r}.")
 

@@ -138,7 +138,7 @@ class Frame:
     size: int | None
     #: Options given with the call: they hold for the smooth functions it calls, too.
     overrides: dict[str, Any]
-    draws: Draws | None
+    draws: Draws
     #: Of numbers that come from nowhere else.
     precision: torch.dtype
     #: Weights and biases of the assignments, where it is trained, and the gates on them, where these are asked about.
