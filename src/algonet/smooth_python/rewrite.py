@@ -335,9 +335,7 @@ class _Rewriter(Expressions):
     def _assign(self, places: list[ast.expr], value: ast.expr) -> list[ast.stmt]:
         if len(places) == 1 and isinstance(places[0], ast.Subscript):
             return [self._stored(places[0], value)]
-        if not any(isinstance(n, ast.Subscript) for place in places for n in ast.walk(place)):
-            return [ast.Assign(places, value)]
-        # First everything on the right, then the targets from left to right
+        # First everything on the right, then the subscripts from left to right
         after: list[ast.stmt] = []
         plain = [self._unsubscripted(place, after) for place in places]
         return [ast.Assign(plain, value), *after]

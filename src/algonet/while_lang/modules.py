@@ -173,7 +173,7 @@ class WhileProgram(SoftModule):
         `make_gates(batch, labels, like)` gives them, (*batch, assignments); `labels` say which assignment each is. Runs the
         reference. Gates of 1 change nothing; the gradient in them is what `explain.sensitivity(inside=True)` measures.
         """
-        given = self._named(positional, inputs)
+        given = named_inputs("WhileProgram", self.inputs, positional, inputs)
         if not given:
             raise ValueError("run_gated: give at least one input.")
         code = self._prepared.code
@@ -295,7 +295,7 @@ class WhileProgram(SoftModule):
         held = None if self._overrides or exit.softness_field is None else getattr(self, exit.softness_field)
         return execute(
             self._prepared,
-            named if not positional else self._named(positional, named),
+            named_inputs("WhileProgram", self.inputs, positional, named) if positional else named,
             exit=exit,
             softness=held,
             parameters=self._weight_and_bias(),
@@ -306,9 +306,6 @@ class WhileProgram(SoftModule):
 
     def _weight_and_bias(self) -> tuple[Tensor, Tensor] | None:
         return None if self.weight is None or self.bias is None else (self.weight, self.bias)
-
-    def _named(self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
-        return named_inputs("WhileProgram", self.inputs, positional, named)
 
     def extra_repr(self) -> str:
         lines = len(self.program.text.splitlines())

@@ -204,12 +204,8 @@ class Loop:
 
     def next(self, *state: Any) -> tuple:
         """The end of an iteration: those that `continue`d join those that came to the end."""
-        frame = self._frame
         if self._skipped.mass is not None:
-            if frame.mass is not None:
-                self._skipped.add(frame.mass, state)
-            frame.mass = self._skipped.mass
-            state = self._skipped.result(True)
+            state = self._with(self._skipped, state, True)
             self._skipped = Mixture(self._names)
         if self._live is not None and self._before:
             # Items that have left keep the state they had: it could otherwise run to infinity, and 0 * inf is not 0
@@ -239,26 +235,19 @@ class Loop:
 
     def finish(self, *state: Any) -> tuple:
         """After the last iteration: the mixed state of those that left by the condition, which `else` goes on with."""
-        frame = self._frame
         if self._normal.mass is not None:
-            if frame.mass is not None:
-                self._normal.add(frame.mass, state)
-            frame.mass = self._normal.mass
             # With neither `break` nor `return` all mass leaves here: the weights sum to one by construction
             whole = self._breaks.mass is None and not self._returns
-            state = self._normal.result(not whole)
+            state = self._with(self._normal, state, not whole)
             if whole:
-                frame.mass = 1.0
+                self._frame.mass = 1.0
         return state
 
     def end(self, *state: Any) -> tuple:
         """After `finish` (and `else`): with those that broke."""
         frame = self._frame
         if self._breaks.mass is not None:
-            if frame.mass is not None:
-                self._breaks.add(frame.mass, state)
-            frame.mass = self._breaks.mass
-            state = self._breaks.result(self._returns)
+            state = self._with(self._breaks, state, self._returns)
             if not self._returns:
                 frame.mass = 1.0
         if self._decided is not None:
@@ -268,6 +257,13 @@ class Loop:
             frame.mass = self._outer if frame.mass == 1.0 else frame.mass * self._outer
         frame.report.add(self._line, self._iterations)
         return state
+
+    def _with(self, others: Mixture, state: tuple, normalise: bool) -> tuple:
+        """The state mixed with those of others, who are here again."""
+        if self._frame.mass is not None:
+            others.add(self._frame.mass, state)
+        self._frame.mass = others.mass
+        return others.result(normalise)
 
     def _warn(self, left: Value) -> None:
         if compiling():
