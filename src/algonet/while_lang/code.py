@@ -224,34 +224,6 @@ def decode(text: str) -> Code:
     return Code(_linked([(kind, target, argument) for kind, target, argument, *_ in words]), tuple(names.split()))
 
 
-def read_first(code: Code, outputs: Iterable[int]) -> frozenset[int]:
-    """The slots that the crisp program reads before it writes them: what it needs to be given to find `outputs`."""
-    # Live variables, backwards; before a loop also what a further turn reads, until nothing new is found
-    at_loop: dict[int, set[int]] = {start: set() for start in code.loops}
-    while True:
-        known = sum(map(len, at_loop.values()))
-        live = set(outputs)
-        after: list[set[int]] = []
-        for index in range(len(code.ops) - 1, -1, -1):
-            kind, target, argument = code.ops[index]
-            if kind == "copy" and target in live:
-                live = live - {target} | {argument}
-            elif kind == "end":
-                at_loop[argument] |= live | {target}
-                live = set(at_loop[argument])
-            elif kind == "while":
-                at_loop[index] |= live
-                live = set(at_loop[index])
-            elif kind == "fi":
-                after.append(set(live))
-            elif kind == "else":
-                after[-1], live = live, after[-1]
-            elif kind == "if":
-                live = live | after.pop() | {target}
-        if sum(map(len, at_loop.values())) == known:
-            return frozenset(live)
-
-
 def run_crisp(code: Code, inputs: Mapping[str, int], max_steps: int = 1_000_000) -> dict[str, int]:
     """Every variable's value after the program has halted.
 

@@ -15,7 +15,7 @@ from algonet.core import tracing
 from algonet.relax import Exit, Sech, SoftModule
 from algonet.relax.modules import MAIN, departure
 
-from .code import desugar, read_first, run_crisp
+from .code import desugar, run_crisp
 from .functional import (
     EPSILON,
     MAX_ITERATIONS,
@@ -269,16 +269,6 @@ class WhileProgram(SoftModule):
         return tuple(name for name in self._prepared.known if name != "x0")
 
     @property
-    def needed(self) -> tuple[str, ...]:
-        """The `inputs` without which a layer would compute with zeros: those asked for, else all that the discrete program
-        reads before it writes them."""
-        if self._inputs is not None:
-            return self._inputs
-        code = self._prepared.code
-        read = read_first(code, (code.slots[name] for name in self.outputs))
-        return tuple(name for name in self.inputs if code.slots[name] in read)
-
-    @property
     def variables(self) -> tuple[str, ...]:
         """All variables of the program that may be given and read."""
         return self._prepared.known
@@ -383,11 +373,6 @@ class Programs(nn.ModuleList):
     def inputs(self) -> tuple[str, ...]:
         """The variables that positional arguments fill, in order."""
         return self._all("inputs")
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """The `inputs` without which a layer would compute with zeros."""
-        return self._all("needed")
 
     @property
     def outputs(self) -> tuple[str, ...]:
