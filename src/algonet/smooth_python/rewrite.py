@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -110,75 +111,6 @@ def placed(new: Any, old: Any) -> Any:
     return new
 
 
-class Expressions(ast.NodeTransformer):
-    """Expressions: comparisons, and/or/not, conditional expressions, subscripts and calls become calls of the frame."""
-
-    def __init__(self):
-        self._temporaries = 0
-
-    def visit(self, node: ast.AST) -> Any:
-        decision = self._decision(node)
-        # The value of a comparison that is kept
-        return placed(super().visit(node) if decision is None else frame("decided", decision), node)
-
-    def temporary(self) -> str:
-        self._temporaries += 1
-        return f"_t{self._temporaries}"
-
-    def probability(self, node: ast.expr) -> ast.expr:
-        """A condition: comparisons are probabilities already, anything else is asked for its truth."""
-        if isinstance(node, ast.Constant):
-            return self.visit(node)
-        return placed(self._decision(node) or frame("truth", self.visit(node)), node)
-
-    def _decision(self, node: ast.AST) -> ast.expr | None:
-        """The probability of a comparison, and of `and`, `or` and `not`; None for anything else."""
-        if isinstance(node, ast.Compare):
-            return self._chain(self.visit(node.left), [*zip(node.ops, node.comparators, strict=True)])
-        if isinstance(node, ast.BoolOp):
-            first, *rest = [self.probability(value) for value in node.values]
-            return frame("both" if isinstance(node.op, ast.And) else "either", first, *map(thunk, rest))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return frame("negate", self.probability(node.operand))
-        return None
-
-    def _chain(self, left: ast.expr, links: list[tuple[ast.cmpop, ast.expr]]) -> ast.expr:
-        """left < right < ...: links behind the first run later, and what they assign would stay inside a thunk: nest them."""
-        (operation, right), *rest = links
-        right = following = self.visit(right)
-        if rest and not isinstance(right, (ast.Name, ast.Constant)):
-            middle = self.temporary()
-            right, following = ast.NamedExpr(named(middle, store=True), right), named(middle)
-        if isinstance(operation, (ast.Is, ast.IsNot)):
-            link: ast.expr = ast.Compare(left, [operation], [right])
-        elif isinstance(operation, ast.NotIn):
-            link = frame("negate", frame("contains", left, right))
-        else:
-            link = frame(_COMPARISONS[type(operation)], left, right)
-        return frame("both", link, thunk(self._chain(following, rest))) if rest else link
-
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-        parts = self.probability(node.test), thunk(self.visit(node.body)), thunk(self.visit(node.orelse))
-        heavy = {"heavy": ast.Constant(True)} if is_heavy([node.body, node.orelse]) else {}
-        return frame("choose", *parts, **heavy)
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        return ast.Call(attribute("_s", "call"), [node.func, *node.args], node.keywords)
-
-    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-        return frame("load", self.visit(node.value), self.visit(node.slice))
-
-    def visit_Slice(self, node: ast.Slice) -> ast.expr:
-        bounds = (node.lower, node.upper, node.step)
-        return frame("slice", *(ast.Constant(None) if b is None else self.visit(b) for b in bounds))
-
-    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
-        self.generic_visit(node)
-        node.ifs = [frame("crisp", test) for test in node.ifs]
-        return node
-
-
 def rewritten(function: ast.FunctionDef, weighted: bool = False, gated: bool = False) -> ast.FunctionDef:
     """The smooth form of a function that `check` has passed.
 
@@ -219,16 +151,15 @@ def _set_once(statements: list[ast.stmt], name: str, changed: Names) -> str | No
     return None if decides or read(own[0].value) & changed else ast.unparse(own[0])
 
 
-class _Rewriter(Expressions):
-    """Statements. Every method returns the list of statements that replace one."""
+class _Rewriter(ast.NodeTransformer):
+    """Statements: each has a method that returns the list of those that replace it. Expressions are visited."""
 
     def __init__(self, function: ast.FunctionDef, weighted: bool, gated: bool):
-        super().__init__()
         self._function = function
         self._gated = gated
         self._assignments = numbered(function) if weighted or gated else {}
         self._alive = Liveness(function, keeping=gated)
-        self._count = {"_if": 0, "_loop": 0}
+        self._count: Counter[str] = Counter()
         self._loops: list[tuple[str, list[str], int]] = []
         self._defined = defined_before(function)
         self._unset: set[str] = set()
@@ -267,6 +198,7 @@ class _Rewriter(Expressions):
         return [placed(statement, old) for statement in new]
 
     def _fresh(self, kind: str) -> str:
+        """A name for a branch, a loop or a temporary."""
         self._count[kind] += 1
         return f"{kind}{self._count[kind]}"
 
@@ -324,7 +256,7 @@ class _Rewriter(Expressions):
 
     def _AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         path = self._path(node.target)
-        names = [self.temporary() for _ in path]
+        names = [self._fresh("_t") for _ in path]
         before = [assign(n, index) for n, index in zip(names, path, strict=True)]
         value = ast.BinOp(self._loaded(node.target, names), node.op, self.visit(node.value))
         for assignment in self._assignments.get(node, ()):
@@ -342,7 +274,7 @@ class _Rewriter(Expressions):
 
     def _unsubscripted(self, place: ast.expr, after: list[ast.stmt]) -> ast.expr:
         if isinstance(place, ast.Subscript):
-            name = self.temporary()
+            name = self._fresh("_t")
             after.append(self._stored(place, named(name)))
             return named(name, store=True)
         if isinstance(place, (ast.Tuple, ast.List)):
@@ -448,3 +380,63 @@ class _Rewriter(Expressions):
         if node.orelse:
             new.append(ast.If(attribute("_s", "going"), self.block(node.orelse), []))
         return [*new, self._transfer(loop, "end", names[:keep])]
+
+    # -- expressions: comparisons, and/or/not, conditional expressions, subscripts and calls become calls of the frame
+
+    def visit(self, node: ast.AST) -> Any:
+        decision = self._decision(node)
+        # The value of a comparison that is kept
+        return placed(super().visit(node) if decision is None else frame("decided", decision), node)
+
+    def probability(self, node: ast.expr) -> ast.expr:
+        """A condition: comparisons are probabilities already, anything else is asked for its truth."""
+        if isinstance(node, ast.Constant):
+            return self.visit(node)
+        return placed(self._decision(node) or frame("truth", self.visit(node)), node)
+
+    def _decision(self, node: ast.AST) -> ast.expr | None:
+        """The probability of a comparison, and of `and`, `or` and `not`; None for anything else."""
+        if isinstance(node, ast.Compare):
+            return self._chain(self.visit(node.left), [*zip(node.ops, node.comparators, strict=True)])
+        if isinstance(node, ast.BoolOp):
+            first, *rest = [self.probability(value) for value in node.values]
+            return frame("both" if isinstance(node.op, ast.And) else "either", first, *map(thunk, rest))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return frame("negate", self.probability(node.operand))
+        return None
+
+    def _chain(self, left: ast.expr, links: list[tuple[ast.cmpop, ast.expr]]) -> ast.expr:
+        """left < right < ...: links behind the first run later, and what they assign would stay inside a thunk: nest them."""
+        (operation, right), *rest = links
+        right = following = self.visit(right)
+        if rest and not isinstance(right, (ast.Name, ast.Constant)):
+            middle = self._fresh("_t")
+            right, following = ast.NamedExpr(named(middle, store=True), right), named(middle)
+        if isinstance(operation, (ast.Is, ast.IsNot)):
+            link: ast.expr = ast.Compare(left, [operation], [right])
+        elif isinstance(operation, ast.NotIn):
+            link = frame("negate", frame("contains", left, right))
+        else:
+            link = frame(_COMPARISONS[type(operation)], left, right)
+        return frame("both", link, thunk(self._chain(following, rest))) if rest else link
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        parts = self.probability(node.test), thunk(self.visit(node.body)), thunk(self.visit(node.orelse))
+        heavy = {"heavy": ast.Constant(True)} if is_heavy([node.body, node.orelse]) else {}
+        return frame("choose", *parts, **heavy)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        return ast.Call(attribute("_s", "call"), [node.func, *node.args], node.keywords)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return frame("load", self.visit(node.value), self.visit(node.slice))
+
+    def visit_Slice(self, node: ast.Slice) -> ast.expr:
+        bounds = (node.lower, node.upper, node.step)
+        return frame("slice", *(ast.Constant(None) if b is None else self.visit(b) for b in bounds))
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        self.generic_visit(node)
+        node.ifs = [frame("crisp", test) for test in node.ifs]
+        return node
