@@ -51,7 +51,13 @@ def check_once(call: Call, result: Any) -> None:
     """
     function, recording, paths = call.function, call.recall, call.settings.paths
     # A program that was trained is not meant to be the one as written
-    if call.decisions < MANY or function.checked or call.parameters or not isinstance(paths, Merge) or not paths.check:
+    if (
+        call.report.decisions < MANY
+        or function.checked
+        or call.parameters
+        or not isinstance(paths, Merge)
+        or not paths.check
+    ):
         return
     if recording is None or not recording.repeatable:
         return
@@ -74,8 +80,8 @@ def check_once(call: Call, result: Any) -> None:
     if apart > APART:
         name = function.__name__
         warnings.warn(
-            f"{name}: after {call.decisions} smooth decisions the merged state is far from any that the program has: the "
-            f"result differs from the crisp one by {gap:.0%} of it, and from the mean over paths likewise. Try "
+            f"{name}: after {call.report.decisions} smooth decisions the merged state is far from any that the program has: "
+            f"the result differs from the crisp one by {gap:.0%} of it, and from the mean over paths likewise. Try "
             f"paths=Particles(64) or a higher steepness, ask softness_report({name}, ...) for the line to blame, or silence "
             "this by paths=Merge(check=False).",
             MergedStatesWarning,
