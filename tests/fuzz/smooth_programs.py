@@ -335,11 +335,6 @@ def _alone(module: Any) -> str | None:
     return None
 
 
-def _checkpointed(module: Any) -> str | None:
-    wanted = slopes(soft(module, backend="reference"), columns())
-    return _close(slopes(soft(module, checkpoint=True), columns()), wanted)
-
-
 def _threaded(module: Any) -> str | None:
     shifts = (0.0, 0.2, -0.4, 0.7)
     wanted = [slopes(soft(module, backend="reference"), columns(shift)) for shift in shifts]
@@ -400,7 +395,6 @@ WAYS: dict[str, Callable[[Any], str | None]] = {
     "replayed": _replayed,
     "mapped": _mapped,
     "alone": _alone,
-    "checkpointed": _checkpointed,
     "threaded": _threaded,
 }
 

@@ -205,8 +205,8 @@ def test_programs_train_what_is_before_and_inside_them():
     ("algorithm", "features", "message"),
     [
         (MULTIPLY, 3, r"Insert: 3 features do not fit the program, which has the 2 inputs x1, x2"),
-        (MULTIPLY, 1, r"1 features do not fit the program, which reads x2 as well: .* variables x1, x2 in order"),
-        (WhileProgram(MULTIPLY.program), 1, r"reads x2 as well: features are its variables x1, x2, x3 in order"),
+        (MULTIPLY, 1, r"1 features do not fit the program, which has the 2 inputs x1, x2, in this order"),
+        (WhileProgram(MULTIPLY.program), 2, r"has the 3 inputs x1, x2, x3, in this order. Say which"),
         (WhileProgram(MULTIPLY.program), 4, r"has the 3 inputs x1, x2, x3"),
         (ordered, 3, r"3 features do not fit ordered\(a, b\): features are its arguments in order"),
         (ordered, 1, r"1 features do not fit ordered\(a, b\)"),

@@ -1,4 +1,4 @@
-"""One program, one meaning: alone or in a batch, recorded, repeated, mapped or checkpointed, it gives the same numbers."""
+"""One program, one meaning: alone or in a batch, recorded, repeated or mapped, it gives the same numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from algonet.relax import Sech
-from algonet.smooth_python import smooth, softness
+from algonet.smooth_python import smooth
 
 W = torch.tensor(4.0)
 PLACE = torch.tensor(1)
@@ -23,98 +23,12 @@ def slope(function, x, **options):
     return result.detach(), leaf.grad
 
 
-# -- checkpoints
-
-
-@smooth
-def later_values(x):
-    w = x * 2
-    s = 0.0
-    for _ in range(4):
-        s = s + w * x
-    w = x * 100
-    return s + 0 * w
-
-
-@smooth
-def while_later_values(x):
-    w = x * 2
-    s = 0.0
-    while s < 3.0:
-        s = s + w * x
-    w = x * 100
-    return s + 0 * w
-
-
-@smooth
-def later_masses(x):
-    s = 0.0
-    for _ in range(3):
-        while s < x:
-            s = s + 0.7
-    if s > 2.0:
-        return s * x
-    return s
+# -- replay
 
 
 @smooth
 def inner(x):
     return x if x > 0.3 else 2 * x
-
-
-@smooth
-def calls_inner(x):
-    s = 0.0
-    for _ in range(3):
-        s = s + inner(x)
-    return s
-
-
-@pytest.mark.parametrize("function", [later_values, while_later_values, later_masses])
-def test_a_checkpointed_loop_is_run_again_with_the_values_it_had(function):
-    x = torch.tensor([3.0, 0.7], dtype=torch.float64)
-    for options in ({"batched": True}, {"batched": True, "steepness": 2.0}):
-        value, grad = slope(function, x, backend="reference", **options)
-        again, grad_again = slope(function, x, checkpoint=True, **options)
-        torch.testing.assert_close(again, value)
-        torch.testing.assert_close(grad_again, grad)
-    assert slope(later_values, torch.tensor(3.0), checkpoint=True)[1] == 48.0
-
-
-def test_a_checkpointed_loop_is_run_again_with_the_softness_it_had():
-    x = torch.tensor([0.35, 0.1], dtype=torch.float64)
-    with softness(steepness=3.0):
-        expected = slope(calls_inner, x, batched=True, backend="reference")[1]
-        leaf = x.clone().requires_grad_()
-        result = calls_inner(leaf, batched=True, checkpoint=True)
-    result.sum().backward()
-    torch.testing.assert_close(leaf.grad, expected)
-
-
-def test_a_checkpoint_whose_outside_changed_is_an_error():
-    level = 1.0
-    weight = torch.tensor(2.0)
-
-    @smooth(checkpoint=True)
-    def reads(x):
-        s = 0.0
-        for _ in range(3):
-            s = s + (x * weight if x > level else x)
-        return s
-
-    x = torch.tensor([0.5, 2.0], requires_grad=True)
-    result = reads(x, batched=True)
-    level = 3.0
-    with pytest.raises(RuntimeError, match="changed between"):
-        result.sum().backward()
-    level = 1.0
-    result = reads(x, batched=True)
-    weight.mul_(2.0)
-    with pytest.raises(RuntimeError, match="changed between"):
-        result.sum().backward()
-
-
-# -- replay
 
 
 @smooth
@@ -398,7 +312,7 @@ def appended(v):
 def test_a_loop_sees_what_its_body_writes(function):
     crisp = [float(e) for e in function.crisp([1.0, 2.0, 3.0])]
     v = torch.tensor([1.0, 2.0, 3.0])
-    for options in ({}, {"backend": "reference"}, {"checkpoint": True}):
+    for options in ({}, {"backend": "reference"}):
         assert [float(e) for e in function(v, **options)] == crisp
         assert [float(e) for e in function([v[0], v[1], v[2]], **options)] == crisp
     if function is running_sums:

@@ -1,4 +1,4 @@
-"""Softness by function, call and block; straight-through, checkpoints, precisions, transforms, threads."""
+"""Softness by function, call and block; straight-through, memory, precisions, transforms, threads."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import threading
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from algonet.relax import Cauchy, Heaviside, Logistic, Sech
 from algonet.smooth_python import Settings, smooth, softness
-from algonet.smooth_python.algorithms import ALGORITHMS, bank_queue, bubble_sort
+from algonet.smooth_python.algorithms import ALGORITHMS, bubble_sort
 
 X = torch.tensor([-0.7, 0.1, 0.9], dtype=torch.float64)
 
@@ -123,7 +124,7 @@ def test_hard_loops_leave_when_python_does():
     assert x.grad.abs().sum() > 0
 
 
-# -- checkpoints
+# -- memory
 
 
 @smooth
@@ -134,15 +135,6 @@ def diffuse(x, n):
         if y > z:
             y = torch.sin(y) * 0.5 + z * 0.5
     return y
-
-
-@smooth
-def relaxing(x):
-    steps = 0.0
-    while x > 0.1:
-        x = torch.sin(x) * 0.5
-        steps += 1.0
-    return x, steps
 
 
 def saved_bytes(function) -> int:
@@ -158,32 +150,18 @@ def saved_bytes(function) -> int:
     return total
 
 
-def test_checkpoints_change_nothing_but_memory():
+def test_torchs_checkpoint_around_a_call_changes_nothing_but_memory():
     x = torch.randn(2, 64, dtype=torch.float64, requires_grad=True)
-    plain, again = (diffuse(x, 49, batched=True, checkpoint=c) for c in (False, True))
-    torch.testing.assert_close(plain, again)
-    torch.testing.assert_close(*(torch.autograd.grad(y.square().sum(), x)[0] for y in (plain, again)))
-    kept = saved_bytes(lambda: diffuse(x, 49, batched=True))
-    kept_again = saved_bytes(lambda: diffuse(x, 49, batched=True, checkpoint=True))
-    assert kept_again < kept / 10
-    assert saved_bytes(lambda: diffuse(x, 196, batched=True, checkpoint=True)) < 2.5 * kept_again
 
+    def plain():
+        return diffuse(x, 49, batched=True)
 
-def test_checkpointed_while_loops():
-    x = torch.tensor([0.5, 3.0], dtype=torch.float64, requires_grad=True)
-    plain, again = (relaxing(x, batched=True, checkpoint=c, backend="reference") for c in (False, True))
-    torch.testing.assert_close(plain, again)
-    for one, other in zip(plain, again, strict=True):
-        torch.testing.assert_close(
-            *(torch.autograd.grad(y.sum(), x, retain_graph=True)[0] for y in (one, other)),
-        )
+    def again():
+        return checkpoint(lambda x: diffuse(x, 49, batched=True), x, use_reentrant=False)
 
-
-def test_checkpointed_algorithms():
-    x = torch.randn(3, 5, dtype=torch.float64)
-    torch.testing.assert_close(bubble_sort(x, batched=True, checkpoint=True), bubble_sort(x, batched=True))
-    args = torch.rand(3, 5), 3 * torch.rand(3, 5), 2
-    torch.testing.assert_close(bank_queue(*args, batched=True, checkpoint=True), bank_queue(*args, batched=True))
+    torch.testing.assert_close(plain(), again())
+    torch.testing.assert_close(*(torch.autograd.grad(run().square().sum(), x)[0] for run in (plain, again)))
+    assert saved_bytes(again) < saved_bytes(plain) / 10
 
 
 # -- transforms

@@ -255,7 +255,7 @@ def test_paths_are_an_option_like_any_other():
         with pytest.raises(TypeError, match="a way to take paths"):
             ball(h, v, bounce, paths=bad)
     with pytest.raises(ValueError, match="goes with paths=Merge"):
-        ball(h, v, bounce, paths=Particles(8), checkpoint=True)
+        ball(h, v, bounce, paths=Particles(8), hard=True)
     for make in (lambda: Particles(1), lambda: Perturb(3), lambda: Enumerate(0), lambda: Perturb(4, -1.0)):
         with pytest.raises(ValueError, match="must be"):
             make()

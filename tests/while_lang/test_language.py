@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from algonet.while_lang import (
     LIBRARY,
     Assign,
-    Copy,
-    Decrement,
     If,
-    Increment,
     Loop,
     Program,
     While,
@@ -29,6 +26,7 @@ from algonet.while_lang import (
     run_crisp,
 )
 from algonet.while_lang.code import decode
+from algonet.while_lang.syntax import add_to
 
 MULTIPLY = """
 WHILE x2 != 0 DO       // the paper's program
@@ -40,11 +38,10 @@ END
 
 _VARIABLES = st.integers(0, 6)
 _LEAVES = st.one_of(
-    st.builds(Increment, _VARIABLES),
-    st.builds(Decrement, _VARIABLES),
-    st.tuples(_VARIABLES, _VARIABLES).filter(lambda pair: pair[0] != pair[1]).map(lambda pair: Copy(*pair)),
+    st.tuples(_VARIABLES, _VARIABLES).filter(lambda pair: pair[0] != pair[1]).map(lambda pair: Assign(*pair)),
     st.builds(lambda target, value: Assign(target, None, value), _VARIABLES, st.integers(0, 4)),
-    st.builds(Assign, _VARIABLES, _VARIABLES, st.sampled_from([-3, -2, 2, 3])),
+    st.builds(Assign, _VARIABLES, _VARIABLES, st.sampled_from([-3, -2, -1, 1, 2, 3])),
+    st.builds(add_to, _VARIABLES, st.sampled_from([-1, 1])),
 )
 
 
@@ -69,12 +66,6 @@ def _interpret(body, values, budget):
         if budget[0] < 0:
             raise TimeoutError
         match s:
-            case Copy():
-                values[s.target] = values.get(s.source, 0)
-            case Increment():
-                values[s.target] = values.get(s.target, 0) + 1
-            case Decrement():
-                values[s.target] = values.get(s.target, 0) - 1
             case Assign():
                 values[s.target] = (0 if s.source is None else values.get(s.source, 0)) + s.offset
             case If():

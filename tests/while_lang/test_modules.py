@@ -14,7 +14,7 @@ from torch import nn
 
 from algonet.nn import Insert
 from algonet.relax import Anneal, Sech, SmoothTent, Tent, hardened, softness_report
-from algonet.while_lang import LIBRARY, NonHaltingWarning, Programs, WhileProgram, WhileSyntaxError
+from algonet.while_lang import NonHaltingWarning, Programs, WhileProgram, WhileSyntaxError
 from helpers.tolerances import assert_close
 
 
@@ -45,7 +45,7 @@ def test_several_outputs_are_a_tuple():
 def test_several_programs_are_one_layer():
     half = WhileProgram("x0 := x3 x5 := x3 + 1", Tent(), inputs=("x3",), outputs=("x0", "x5"), backend="reference")
     layer = Programs(*(WhileProgram.library(n, Tent(), backend="reference") for n in ("add", "multiply")), half)
-    assert layer.inputs == layer.needed == ("x1", "x2", "x3")
+    assert layer.inputs == ("x1", "x2", "x3")
     assert layer.outputs == ("0.x0", "1.x0", "2.x0", "2.x5")
     x = torch.tensor([[3.0, 4.0, 0.5], [2.0, 5.0, 1.5]])
     wanted = torch.tensor([[7.0, 12.0, 0.5, 1.5], [7.0, 10.0, 1.5, 2.5]])
@@ -225,41 +225,12 @@ def test_inputs_can_be_chosen():
     program = WhileProgram("x0 := x2 x1 := x3", Tent(), inputs=("x3", "x2"), outputs=("x0", "x1"))
     first, second = program(torch.tensor(1.0), torch.tensor(2.0))
     assert (first.item(), second.item()) == (2.0, 1.0)
-    assert program.needed == ("x3", "x2")
     assert program.variables == ("x0", "x1", "x2", "x3")
     for wrong in ("x1", (), ("x1", "x1")):
         with pytest.raises(ValueError, match="`inputs` must be different names"):
             WhileProgram("x0 := x1", inputs=wrong)
     with pytest.raises(ValueError, match="unknown input 'x7'; the program's variables are x0, x1"):
         WhileProgram("x0 := x1", inputs=("x7",))
-
-
-@pytest.mark.parametrize(
-    ("source", "needed"),
-    [
-        ("x0 := x1", ("x1",)),
-        ("x2 := x1 x0 := x2", ("x1",)),
-        ("x1 := 3 x0 := x1", ()),
-        ("x2 := x1", ()),
-        ("WHILE x1 != 0 DO x0 := x0 + 1 x1 := x1 - 1 END", ("x1",)),
-        ("WHILE x1 != 0 DO x0 := x2 x2 := x3 x1 := x1 - 1 END", ("x1", "x2", "x3")),
-        ("WHILE x1 != 0 DO x2 := x3 x0 := x2 x1 := x1 - 1 END", ("x1", "x3")),
-        (
-            "WHILE x1 != 0 DO WHILE x2 != 0 DO x3 := x4 x2 := x2 - 1 END x1 := x1 - 1 END x0 := x3",
-            ("x1", "x2", "x3", "x4"),
-        ),
-    ],
-)
-def test_needed_are_the_variables_read_before_they_are_written(source, needed):
-    assert WhileProgram(source).needed == needed
-
-
-def test_library_programs_know_their_inputs():
-    for name in LIBRARY:
-        program = WhileProgram.library(name)
-        whole = WhileProgram(program.program)
-        # Others that are read first count from an implicit 0
-        assert set(program.inputs) <= set(whole.needed), name
 
 
 def test_importing_loads_no_compiler():

@@ -56,17 +56,12 @@ def run_program(where: str, program: Any, signature: Signature | None, x: Tensor
 def _run_named(where: str, program: Any, features: Tensor) -> Tensor:
     count = features.shape[-1]
     inputs: tuple[str, ...] = program.inputs
-    given = inputs[:count]
-    missing = [name for name in getattr(program, "needed", inputs) if name not in given]
-    if missing or count > len(inputs):
-        wanted = (
-            f"reads {', '.join(missing)} as well" if missing else f"has the {len(inputs)} inputs {', '.join(inputs)}"
-        )
+    if count != len(inputs):
         raise ValueError(
-            f"{where}: {count} features do not fit the program, which {wanted}: features are its variables "
-            f"{', '.join(inputs)} in order. Say which they are with WhileProgram(..., inputs=(...))."
+            f"{where}: {count} features do not fit the program, which has the {len(inputs)} inputs {', '.join(inputs)}, in "
+            "this order. Say which they are with WhileProgram(..., inputs=(...)); other variables start at 0."
         )
-    result = program(**dict(zip(given, features.unbind(-1), strict=True)))
+    result = program(**dict(zip(inputs, features.unbind(-1), strict=True)))
     return torch.stack(result, -1) if isinstance(result, tuple) else result.unsqueeze(-1)
 
 

@@ -2,7 +2,7 @@
 
 from .explaining import MergedStatesWarning, PathsReport, ProgramReport, paths_report
 from .function import SmoothFunction
-from .language.liveness import NotSmoothError
+from .liveness import NotSmoothError
 from .softness import Enumerate, Merge, Particles, Paths, Perturb, Report, Settings, softness
 from .trainable import SmoothProgram, smooth
 

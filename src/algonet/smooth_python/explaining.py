@@ -51,31 +51,37 @@ def check_once(call: Call, result: Any) -> None:
     """
     function, recording, paths = call.function, call.recall, call.settings.paths
     # A program that was trained is not meant to be the one as written
-    if call.decisions < MANY or function.checked or call.parameters or not isinstance(paths, Merge) or not paths.check:
+    if (
+        call.report.decisions < MANY
+        or function.checked
+        or call.parameters
+        or not isinstance(paths, Merge)
+        or not paths.check
+    ):
         return
     if recording is None or not recording.repeatable:
         return
     function.checked = True
-    items = 1 if call.size is None else min(call.size, ITEMS)
+    items = None if call.size is None else ITEMS
     try:
         with torch.no_grad():
-            soft, steep = _numbers(result, call, items), recording.run(None, STEEP)
-            if steep is not None and _distance(soft, nearly := _numbers(steep.result[0], call, items), nearly) <= GROSS:
+            soft, steep = _numbers(result, items), recording.run(None, STEEP)
+            if steep is not None and _gap(soft, _numbers(steep.result[0], items)) <= GROSS:
                 return
-            crisp = _numbers(crisply(_first(call, items)), None, items)
-            gap = _distance(soft, crisp, crisp)
-            if gap <= GROSS:
+            crisp = _numbers(crisply(_first(call)))
+            gap = _gap(soft, crisp)
+            if gap <= GROSS or not crisp.any():
                 return
-            drawn = _numbers(outcome(_first(call, items, paths=Particles(PROBES))), None, items)
-            apart = _distance(soft, drawn, crisp)
+            drawn = _numbers(outcome(_first(call, paths=Particles(PROBES))))
+            apart = _gap(soft, drawn, crisp)
     except Exception:
         # The crisp program may refuse these numbers; then there is nothing to compare with
         return
     if apart > APART:
         name = function.__name__
         warnings.warn(
-            f"{name}: after {call.decisions} smooth decisions the merged state is far from any that the program has: the "
-            f"result differs from the crisp one by {gap:.0%} of it, and from the mean over paths likewise. Try "
+            f"{name}: after {call.report.decisions} smooth decisions the merged state is far from any that the program has: "
+            f"the result differs from the crisp one by {gap:.0%} of it, and from the mean over paths likewise. Try "
             f"paths=Particles(64) or a higher steepness, ask softness_report({name}, ...) for the line to blame, or silence "
             "this by paths=Merge(check=False).",
             MergedStatesWarning,
@@ -83,25 +89,24 @@ def check_once(call: Call, result: Any) -> None:
         )
 
 
-def _numbers(result: Any, call: Call | None, items: int) -> Tensor:
-    """All numbers of the first items of a result, which has a batch in front unless it is that of a call without one."""
-    single = call is not None and call.size is None
-    found = [(t if single else t[:items]).detach().flatten() for t in _tensors(result)]
-    return torch.cat(found) if found else torch.zeros(1)
+def _numbers(result: Any, items: int | None = None) -> Tensor:
+    """All numbers of a result, or of its first items where it has a batch in front, as one vector."""
+    found = [torch.as_tensor(x).double() for x in leaves(result) if isinstance(x, (Tensor, float))]
+    return torch.cat([t[:items].flatten() if items else t.flatten() for t in found]) if found else torch.zeros(1)
 
 
-def _distance(one: Tensor, other: Tensor, crisp: Tensor) -> float:
-    """Relative to the crisp numbers; 0 where these are nothing but zeros."""
-    scale = float(crisp.norm())
-    return float((one - other).norm()) / scale if scale > 0 else 0.0
+def _gap(one: Tensor, other: Tensor, size: Tensor | None = None) -> float:
+    """The distance of two results relative to the second one's size, or another's."""
+    scale = other if size is None else size
+    return float((one.detach() - other).norm()) / max(float(scale.norm()), 1e-12)
 
 
-def _first(call: Call, items: int, **options: Any) -> Call:
+def _first(call: Call, **options: Any) -> Call:
     """The same call on the first items alone, with a batch in front."""
     one, function = call.size is None, call.function
 
     # One item has had its batch put in front where it was recorded
-    parts = [x.tensor[:items] if x.batched else x.tensor[None] if one else x.tensor for x in call.found]
+    parts = [x.tensor[:ITEMS] if x.batched else x.tensor[None] if one else x.tensor for x in call.found]
     given = {**call.options, "paths": Merge(check=False), **options, "batched": True}
     together = zip(function.parameter_names, call.values, strict=True)
     given["shared"] = () if one else tuple(name for name, x in together if any(not v.batched for v in flat(x)))
@@ -135,7 +140,7 @@ def report(function: Any, args: tuple, kwargs: dict[str, Any]) -> ProgramReport:
     if not inputs:
         raise ValueError("softness_report: give at least one floating tensor as input.")
     with torch.no_grad():
-        crisp = _tensors(crisply(function.call(args, dict(plain))))
+        crisp = _numbers(crisply(function.call(args, dict(plain))))
     drawn, moved = _run(function, args, {**kwargs, "paths": Particles(256)})
     gap = _gap(merged, crisp)
     slopes, wanted = _slopes(merged, inputs), _slopes(drawn, moved)
@@ -152,9 +157,9 @@ def report(function: Any, args: tuple, kwargs: dict[str, Any]) -> ProgramReport:
         vanished,
         {"steepness": _steepness(function, kwargs)},
         _suggestion(gap, vanished, close),
-        soft=_mean(merged),
-        crisp=_mean(crisp),
-        particles=_mean(drawn),
+        soft=float(merged.detach().mean()),
+        crisp=float(crisp.mean()),
+        particles=float(drawn.detach().mean()),
         blame=blame,
         lines=lines,
     )
@@ -170,8 +175,8 @@ def _suggestion(gap: float, vanished: float, close: float) -> str:
     return "balanced: keep the steepness, or anneal to a harder one near the end of training"
 
 
-def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Tensor], list[Tensor]]:
-    """The tensors of a result, and leaves that took the place of the floating ones among the arguments."""
+def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Tensor, list[Tensor]]:
+    """The numbers of a result, and leaves that took the place of the floating tensors among the arguments."""
 
     def leaf(x: Any) -> Any:
         return x.detach().clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
@@ -179,41 +184,26 @@ def _run(function: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[list[Tenso
     moving = mapped(leaf, list(args))
     with torch.enable_grad():
         moved = [x for x in leaves(moving) if isinstance(x, Tensor) and x.requires_grad]
-        return _tensors(function(*moving, **kwargs)), moved
+        return _numbers(function(*moving, **kwargs)), moved
 
 
-def _tensors(result: Any) -> list[Tensor]:
-    return [torch.as_tensor(x).double() for x in leaves(result) if isinstance(x, (Tensor, float))]
-
-
-def _gap(soft: list[Tensor], hard: list[Tensor]) -> float:
-    """The distance of two results relative to the second one's size."""
-    distance = sum(float((s.detach() - h).abs().mean()) for s, h in zip(soft, hard, strict=True))
-    size = sum(float(h.abs().mean()) for h in hard)
-    return distance / max(size, 1e-12)
-
-
-def _mean(tensors: list[Tensor]) -> float:
-    return float(torch.cat([t.detach().flatten() for t in tensors]).mean()) if tensors else math.nan
-
-
-def _slopes(results: list[Tensor], inputs: list[Tensor]) -> Tensor:
-    score = torch.stack([r.sum() for r in results]).sum() if results else torch.zeros(())
-    if not score.requires_grad:
-        return torch.cat([torch.zeros_like(x).flatten() for x in inputs]).double()
-    found = torch.autograd.grad(score, inputs, allow_unused=True, materialize_grads=True)
+def _slopes(result: Tensor, inputs: list[Tensor]) -> Tensor:
+    if result.requires_grad:
+        found = torch.autograd.grad(result.sum(), inputs, allow_unused=True, materialize_grads=True)
+    else:
+        found = [torch.zeros_like(x) for x in inputs]
     return torch.cat([g.flatten().double() for g in found])
 
 
-def _lines(function: Any, args: tuple, kwargs: dict[str, Any], crisp: list[Tensor]) -> dict[int, float]:
+def _lines(function: Any, args: tuple, kwargs: dict[str, Any], crisp: Tensor) -> dict[int, float]:
     """The gap that is left when the decisions of one line are taken crisply, by line."""
 
-    def run(harden: tuple[str, int] | None) -> tuple[Sites, list[Tensor]]:
+    def run(harden: tuple[str, int] | None) -> tuple[Sites, Tensor]:
         call = function.call(args, dict(kwargs))
         frame = call.frame()
         frame.decider = sites = Sites(harden)
         with torch.no_grad():
-            return sites, _tensors(call.lowered(call.function._run(frame, call.values)))
+            return sites, _numbers(call.lowered(call.function._run(frame, call.values)))
 
     sites, _ = run(None)
     places = sorted(sites.lines, key=lambda place: -sites.lines[place])[:MOST_LINES]
@@ -332,6 +322,6 @@ def _truth(function: Any, inputs: tuple, options: dict[str, Any], seed: int) -> 
 def _timed(function: Any, inputs: tuple, options: dict[str, Any], seed: int) -> tuple[float, Tensor, float]:
     generator = torch.Generator().manual_seed(seed % 2**63)
     start = time.perf_counter()
-    results, moved = _run(function, inputs, {**options, "generator": generator})
-    slopes = _slopes(results, moved)
-    return _mean(results), slopes, time.perf_counter() - start
+    result, moved = _run(function, inputs, {**options, "generator": generator})
+    slopes = _slopes(result, moved)
+    return float(result.detach().mean()), slopes, time.perf_counter() - start

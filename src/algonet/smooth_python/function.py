@@ -21,14 +21,13 @@ from algonet.core.tracing import compiling
 from algonet.relax import Sigmoid
 
 from .explaining import check_once, report
-from .language.expressions import arguments, defined
-from .language.liveness import NotSmoothError, check, numbered
-from .language.rewrite import rewritten
+from .liveness import NotSmoothError, check, numbered
 from .machine.eager import EAGER
 from .machine.keys import Outside
 from .machine.replay import Recall, Recordings, recall
 from .machine.values import HALVES, Value, mapped
 from .operation import Draws
+from .rewrite import arguments, defined, rewritten
 from .running import Call, outcome
 from .runtime.frame import Frame
 from .softness import OPTIONS, Merge, Paths, Report, Settings, check_options, resolved
@@ -79,10 +78,10 @@ class SmoothFunction(Generic[P, R]):
         self.checked = False
         #: Whether anybody has looked if gradients pass its exits.
         self.looked = False
-        self._compiled: dict[tuple[bool, bool, bool], types.FunctionType] = {}
+        self._compiled: dict[tuple[bool, bool], types.FunctionType] = {}
         #: Makes the gates of a call, inside `gated`.
         self._make_gates: MakeGates | None = None
-        self.form(False)
+        self.form()
         # For `help`, `inspect.signature` and doctests
         functools.update_wrapper(self, function)
 
@@ -274,7 +273,7 @@ class SmoothFunction(Generic[P, R]):
 
     def explain(self) -> str:
         """The rewritten source: what runs, readable. `_s` is the run, `_if1` a branch, `_loop1` a loop."""
-        return ast.unparse(rewritten(self._tree, bool(self._options.get("checkpoint", False))))
+        return ast.unparse(rewritten(self._tree))
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         return self if owner is None else BoundFunction(self, owner)
@@ -297,7 +296,7 @@ class SmoothFunction(Generic[P, R]):
         return list(bound.arguments.values())
 
     def _run(self, frame: Frame, values: list[Any]) -> Any:
-        form = self.form(frame.settings.checkpoint, bool(frame.parameters), frame.gates is not None)
+        form = self.form(bool(frame.parameters), frame.gates is not None)
         if compiling():
             return form(frame, *values)
         try:
@@ -311,9 +310,9 @@ class SmoothFunction(Generic[P, R]):
                     problem.add_note(note)
             raise
 
-    def form(self, checkpoint: bool, weighted: bool = False, gated: bool = False) -> types.FunctionType:
+    def form(self, weighted: bool = False, gated: bool = False) -> types.FunctionType:
         """The rewritten function that runs; see `rewritten`."""
-        key = checkpoint, weighted, gated
+        key = weighted, gated
         if key not in self._compiled:
             self._compiled[key] = _compiled(rewritten(self._tree, *key), self._function, self._file)
         return self._compiled[key]

@@ -52,8 +52,6 @@ class Call:
     gates: Tensor | None = None
     #: What it is known by, and was looked up under.
     recall: Recall | None = None
-    #: How many decisions on tensors the run took, where it was recorded or run and not repeated.
-    decisions: int = 0
 
     @property
     def like(self) -> Tensor | None:
@@ -95,7 +93,6 @@ class Call:
             machine.settle(result)
         if known is not None:
             known.learn(result, lowering, frame.report.iterations)
-        self.decisions = frame.report.decisions
         gaps, frame.report.gaps = frame.report.gaps, []
         looked = self.function.looked or self.settings.hard or self.size == 0
         if gaps and not looked and any(v.tensor.requires_grad for v in flat(result)):
@@ -147,9 +144,8 @@ def _check(call: Call) -> None:
     name = type(call.settings.paths).__name__
     if type(call.settings.paths) not in _WAYS:
         raise TypeError(f"{call.function.__name__}: unknown paths {call.settings.paths!r}.")
-    if call.settings.checkpoint or call.settings.hard:
-        option = "checkpoint" if call.settings.checkpoint else "hard"
-        raise ValueError(f"{call.function.__name__}: {option}=True goes with paths=Merge(), not with {name}.")
+    if call.settings.hard:
+        raise ValueError(f"{call.function.__name__}: hard=True goes with paths=Merge(), not with {name}.")
     if isinstance(call.settings.paths, Perturb) and call.parameters:
         raise ValueError(
             f"{call.function.__name__}: Perturb moves arguments and gives weights and biases no gradient; train with Merge(), "
@@ -190,7 +186,6 @@ def _particles(call: Call, paths: Particles) -> Any:
         return placed, *found, coins.score if flat(placed) else None
 
     result, columns, counts, score = many.run(program)
-    call.decisions = many.decisions
     result = _by_shape(lambda f: _mean(f, score, call, 1), result)
     if columns is None:
         return result

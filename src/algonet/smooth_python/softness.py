@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from algonet.core.backends import check_backend
 from algonet.core.checks import check_integer, check_softness, is_integer
 from algonet.core.hints import write_instead
 from algonet.core.tracing import compiling
@@ -129,7 +130,6 @@ class Settings:
     max_iterations: int = 1000
     max_depth: int = 100
     hard: bool = False
-    checkpoint: bool = False
     backend: str = "auto"
     paths: Paths = Merge()
     shared: tuple[str, ...] = ()
@@ -202,9 +202,7 @@ def _check_option(where: str, name: str, value: Any) -> None:
                 f'{where}: `shared` must be a tuple of parameters\' names, such as ("bounce",), got {value!r}.'
             )
     elif name == "backend":
-        choices = ("auto", "reference", "numba", "triton")
-        if value not in choices:
-            raise ValueError(f"{where}: unknown backend {value!r}; choose one of {', '.join(choices)}.")
+        check_backend(where, value)
     elif not isinstance(value, bool):
         raise TypeError(f"{where}: `{name}` must be True or False, got {value!r}.")
 
@@ -225,22 +223,13 @@ def softness(**options: Any) -> Iterator[None]:
     given = check_options("softness", options)
     with _lock:
         _open["blocks"] += 1
-    try:
-        with within((*BLOCKS.get(), given)):
-            yield
-    finally:
-        with _lock:
-            _open["blocks"] -= 1
-
-
-@contextmanager
-def within(blocks: tuple[dict[str, Any], ...]) -> Iterator[None]:
-    """Inside these blocks, and no others."""
-    token = BLOCKS.set(blocks)
+    token = BLOCKS.set((*BLOCKS.get(), given))
     try:
         yield
     finally:
         BLOCKS.reset(token)
+        with _lock:
+            _open["blocks"] -= 1
 
 
 def resolved(own: Settings, call: dict[str, Any]) -> Settings:

@@ -54,7 +54,7 @@ class SmoothProgram(nn.Module):
             raise ValueError(f"smooth({name}): trainable=True trains assignments, and the function has none.")
         self.function = function
         # Now, because torch.compile cannot trace the rewriter
-        function.form(False, weighted=True)
+        function.form(weighted=True)
         self.weight = nn.Parameter(torch.ones(count))
         self.bias = nn.Parameter(torch.zeros(count))
         self.__name__, self.__doc__, self.__wrapped__ = name, function.__doc__, function.__wrapped__
@@ -161,7 +161,7 @@ def smooth(function: Callable | None = None, *, trainable: bool = False, **optio
     Options, for all calls (here), one call, or a `with softness(...)` block: `relax`, `exit`, `conorm`, `steepness`
     (a number or a learnable tensor), `epsilon` (loops end, and branches are skipped, below this probability),
     `max_iterations`, `max_depth` (of smooth calls within each other), `hard` (crisp values with the smooth gradient),
-    `checkpoint` (loops are run again in the backward pass instead of kept), `backend` of recorded arithmetic.
+    `backend` of recorded arithmetic.
 
     `trainable=True` gives every assignment a weight and a bias and makes the function an `nn.Module`: see `SmoothProgram`.
 

@@ -1,38 +1,32 @@
 """Smooth WHILE-programs: any program of loops, increments and copies as a smooth function with gradients."""
 
-from .code import Code, flatten, run_crisp
-from .fitting import DiscreteFit
+from .code import Code, desugar, flatten, run_crisp
 from .functional import WhileResult, run_while
-from .goto import parse_goto, write_goto
-from .modules import Programs, WhileNetwork, WhileProgram
-from .parser import parse
-from .source import LIBRARY, library_source, load_program, read_source
-from .sugar import desugar
+from .goto import parse_goto, read_source, write_goto
+from .modules import DiscreteFit, Programs, WhileNetwork, WhileProgram
 from .syntax import (
+    LIBRARY,
     Assign,
-    Copy,
-    Decrement,
     DidNotHaltError,
     If,
-    Increment,
     Loop,
     NonHaltingWarning,
     Program,
     Statement,
     While,
     WhileSyntaxError,
+    library_source,
+    load_program,
+    parse,
 )
 
 __all__ = [
     "LIBRARY",
     "Assign",
     "Code",
-    "Copy",
-    "Decrement",
     "DidNotHaltError",
     "DiscreteFit",
     "If",
-    "Increment",
     "Loop",
     "NonHaltingWarning",
     "Program",

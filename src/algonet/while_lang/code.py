@@ -1,20 +1,92 @@
-"""Flat code: what interpreters run and the compiler reads, and the discrete interpreter.
+"""From the syntax tree to flat code, which interpreters run and the compiler reads; and the discrete interpreter.
 
-One operation after the other, loops by jumps. Variables become slots 0, 1, 2, ... Neighbouring increments of one variable are
-one operation, unless each has parameters.
+Desugaring writes every statement beyond the paper's grammar in the paper's grammar:
+
+    x1 := 5                      x1 := z, then five increments                (z: a variable that stays 0)
+    x1 := x2 + 3                 x1 := x2, then three increments
+    LOOP x1 DO P END             t := x1   WHILE t != 0 DO  P  t := t - 1  END
+    IF x1 != 0 DO P END          t := x1   WHILE t != 0 DO  P  t := z  END
+    IF x1 != 0 DO P ELSE Q END   t := x1   e := 1   WHILE t != 0 DO  P  e := z  t := z  END   WHILE e != 0 DO  Q  e := z  END
+
+`IF x1 = 0` is the same with P and Q exchanged. t, e and z are fresh: numbered beyond every variable of the program.
+
+A branch written as loops computes the same on integers only: between them its loops run more than once. Smooth runs
+therefore keep branches, and mix what the two parts give.
+
+Flat code is one operation after the other, loops by jumps. Variables become slots 0, 1, 2, ... Neighbouring increments of one
+variable are one operation, unless each has parameters.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import NamedTuple
 
 from algonet.core.cache import cached
 
-from .sugar import desugar
-from .syntax import Copy, Decrement, DidNotHaltError, If, Increment, Program, Statement, While
+from .syntax import Assign, DidNotHaltError, If, Loop, Program, Statement, While, add_to
+
+
+def desugar(program: Program, *, branches: bool = False) -> Program:
+    """The same program in the paper's grammar alone; line numbers still point into the original source.
+
+    `branches` keeps each IF, with its parts desugared.
+
+    >>> from .syntax import parse
+    >>> print(desugar(parse("LOOP x1 DO x0 := x0 + 2 END")).text, end="")
+    x2 := x1
+    WHILE x2 != 0 DO
+        x0 := x0 + 1
+        x0 := x0 + 1
+        x2 := x2 - 1
+    END
+    """
+    if program.is_core:
+        return program
+    first = max(program.all_variables) + 1
+    fresh = count(first)
+    zero: list[int] = []
+
+    def block(body: Iterable[Statement]) -> tuple[Statement, ...]:
+        return tuple(core for statement in body for core in desugared(statement))
+
+    def desugared(statement: Statement) -> Iterator[Statement]:
+        line = statement.line
+        match statement:
+            case Assign(target=target, source=source, offset=offset):
+                if source is None:
+                    zero[:] = zero or [next(fresh)]
+                    source = zero[0]
+                if source != target:
+                    yield Assign(target, source, line=line)
+                yield from (add_to(target, 1 if offset > 0 else -1, line) for _ in range(abs(offset)))
+            case While(variable=variable, body=body):
+                yield While(variable, block(body), line=line)
+            case Loop(variable=variable, body=body):
+                counter = next(fresh)
+                turn = *body, add_to(counter, -1, line)
+                yield from block((Assign(counter, variable, line=line), While(counter, turn, line=line)))
+            case If(variable=variable) if branches:
+                parts = block(statement.body), block(statement.otherwise)
+                yield If(variable, *parts, statement.equal, line=line)
+            case If(variable=variable, sides=(unequal, equal)):
+                counter, flags = next(fresh), [next(fresh)] if equal else []
+                cleared = [Assign(x, None, 0, line=line) for x in (*flags, counter)]
+                yield from block(
+                    (
+                        Assign(counter, variable, line=line),
+                        *(Assign(flag, None, 1, line=line) for flag in flags),
+                        While(counter, (*unequal, *cleared), line=line),
+                        *(While(flag, (*equal, cleared[0]), line=line) for flag in flags),
+                    )
+                )
+
+    body = block(program.body)
+    return Program(body, fresh=(*program.fresh, *range(first, next(fresh))))
+
 
 #: How an operation changes the depth of loops and branches.
 STEPS = {"while": 1, "if": 1, "end": -1, "fi": -1}
@@ -111,10 +183,10 @@ def flatten(program: Program, *, merge: bool = True) -> Code:
         for statement in body:
             line = statement.line
             match statement:
-                case Copy():
-                    emit("copy", statement.target, slots[statement.source], line)
-                case Increment() | Decrement():
-                    emit("add", statement.target, 1 if isinstance(statement, Increment) else -1, line)
+                case Assign(target=target, source=int(source)) if source != target:
+                    emit("copy", target, slots[source], line)
+                case Assign(target=target):
+                    emit("add", target, statement.offset, line)
                 case While():
                     emit("while", statement.variable, 0, line)
                     block(statement.body)
@@ -150,34 +222,6 @@ def decode(text: str) -> Code:
     kinds = {letter: kind for kind, letter in _LETTERS.items()}
     words = ((kinds[word[0]], *map(int, word[1:].split(",")), 0) for word in body.split())
     return Code(_linked([(kind, target, argument) for kind, target, argument, *_ in words]), tuple(names.split()))
-
-
-def read_first(code: Code, outputs: Iterable[int]) -> frozenset[int]:
-    """The slots that the crisp program reads before it writes them: what it needs to be given to find `outputs`."""
-    # Live variables, backwards; before a loop also what a further turn reads, until nothing new is found
-    at_loop: dict[int, set[int]] = {start: set() for start in code.loops}
-    while True:
-        known = sum(map(len, at_loop.values()))
-        live = set(outputs)
-        after: list[set[int]] = []
-        for index in range(len(code.ops) - 1, -1, -1):
-            kind, target, argument = code.ops[index]
-            if kind == "copy" and target in live:
-                live = live - {target} | {argument}
-            elif kind == "end":
-                at_loop[argument] |= live | {target}
-                live = set(at_loop[argument])
-            elif kind == "while":
-                at_loop[index] |= live
-                live = set(at_loop[index])
-            elif kind == "fi":
-                after.append(set(live))
-            elif kind == "else":
-                after[-1], live = live, after[-1]
-            elif kind == "if":
-                live = live | after.pop() | {target}
-        if sum(map(len, at_loop.values())) == known:
-            return frozenset(live)
 
 
 def run_crisp(code: Code, inputs: Mapping[str, int], max_steps: int = 1_000_000) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """The compiler: from flat code to the arithmetic of one fused kernel, with tangents travelling forward.
 
-A `KernelSpec` is a program, an exit and the directions to differentiate by. `lower` turns it into a structured list of
+A `KernelSpec` is a program, an exit and what to differentiate by. `lower` turns it into a structured list of
 assignments between scalars (`x3 = p1 * x1 + (1.0 - p1) * x3`) and loops; the dialects in kernels/ only decide how to run
 them over many elements. Tangents that are zero whatever the input are found first and never computed.
 """
@@ -29,53 +29,55 @@ SEEDS_AT_ONCE = 4
 class KernelSpec:
     """What a kernel computes.
 
-    `directions` are what to differentiate by: ("input", slot), ("steepness", 0) where each element has its own; or ("seed", d),
-    any mixture of the `parameters` that all elements share, which the kernel reads from its argument `seeds` (parameter,
-    direction), so that one kernel serves all. `reduce` says that it multiplies the tangents by incoming gradients and sums over
-    elements; otherwise it stores values and tangents, and diagnostics if `watched`.
+    `slots` are the inputs to differentiate by: it stores values and tangents, and diagnostics if `watched`. With `seeds` it
+    differentiates by so many mixtures of the `parameters` that all elements share, which it reads from its argument `seeds`
+    (parameter, direction), so that one kernel serves all; it multiplies tangents by incoming gradients and sums over elements.
     """
 
     settings: WhileSettings
-    directions: tuple[tuple[str, int], ...] = ()
-    reduce: bool = False
+    slots: tuple[int, ...] = ()
+    seeds: int = 0
 
     @cached_property
     def code(self) -> Code:
         return self.settings.code
 
     @property
+    def directions(self) -> range:
+        return range(self.seeds or len(self.slots))
+
+    @property
     def watched(self) -> bool:
-        return self.settings.watched and not self.reduce
+        return self.settings.watched and not self.seeds
 
     @property
     def arguments(self) -> list[str]:
         """What the kernel takes, in order: arrays and limits."""
         return [*self.arrays, "epsilon", "cap", "n"]
 
-    @cached_property
+    @property
     def arrays(self) -> list[str]:
         """The kernel's arrays, in order. They are flat: element i's output j is at i * outputs + j, its tangent
-        in direction d at the same place of the d-th slope; with `reduce`, `slopes` has a row per block."""
+        in direction d at the same place of the d-th slope; with `seeds`, `slopes` has a row per block."""
         return [
             *(f"in_{self.code.names[slot]}" for slot in self.settings.inputs),
             *(["steepness_in"] if self.scaled else []),
             *(["weight", "bias"] if self.settings.trainable else []),
-            *(["seeds", "grads", "slopes"] if self.reduce else ["values"]),
+            *(["seeds", "grads", "slopes"] if self.seeds else ["values"]),
             *(["diagnostics"] if self.watched else []),
-            *(f"slope_{d}" for d in range(len(self.directions)) if not self.reduce),
+            *(f"slope_{d}" for d in self.directions if not self.seeds),
         ]
 
     @property
     def parameters(self) -> list[str]:
         """What all elements share, by its names in the kernel."""
-        weights = [f"{kind}{n}" for kind in "wb" for n in self.code.assignments.values() if self.settings.trainable]
-        return ["unused" if self.settings.per_element else "steepness", *weights]
+        numbers = self.code.assignments.values() if self.settings.trainable else ()
+        return ["steepness", *(f"{kind}{n}" for kind in "wb" for n in numbers)]
 
     @property
-    def seeds(self) -> list[tuple[str, str, int]]:
-        """The numbers of `seeds`: their names, and the parameters and directions whose tangents they begin."""
-        listed = enumerate(self.parameters) if self.reduce else ()
-        return [(f"seed{row}_{d}", name, d) for row, name in listed for d in range(len(self.directions))]
+    def seeded(self) -> dict[tuple[str, int], str]:
+        """The numbers of the argument `seeds`, by the parameters and directions whose tangents they begin."""
+        return {(p, d): f"seed{row}_{d}" for row, p in enumerate(self.parameters) for d in range(self.seeds)}
 
     @property
     def scaled(self) -> bool:
@@ -214,16 +216,10 @@ class _Tangents:
     """
 
     def __init__(self, spec: KernelSpec, steps: Sequence[Step]):
-        self.known: dict[tuple[str, int], str] = {}
+        self.seeded = spec.seeded
         self.mixing = spec.settings.trainable
         self.active: defaultdict[str, set[int]] = defaultdict(set)
-        for d, (kind, number) in enumerate(spec.directions):
-            if kind == "input":
-                self.active[spec.code.names[number]].add(d)
-            elif kind == "steepness":
-                self.known["steepness", d] = "1.0"
-        self.known |= {(name, d): seed for seed, name, d in spec.seeds}
-        for name, d in self.known:
+        for name, d in (*((spec.code.names[slot], d) for d, slot in enumerate(spec.slots)), *self.seeded):
             self.active[name].add(d)
         self.trees = {line: ast.parse(line.expression, mode="eval").body for line in steps if isinstance(line, Line)}
         read = [
@@ -254,7 +250,7 @@ class _Tangents:
         """The derivative of a part of the line's expression, empty where it is 0."""
         match node:
             case ast.Name(id=name) if d in self.active[name]:
-                return self.known.get((name, d)) or tangent(name, d)
+                return self.seeded.get((name, d)) or tangent(name, d)
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
                 first = _product(self.of(line, left, d), _source(line, right))
                 second = _product(_source(line, left), self.of(line, right, d))
@@ -329,19 +325,17 @@ def lower(spec: KernelSpec) -> Body:
 
 
 def _load(spec: KernelSpec) -> tuple[list[Line], list[Line]]:
-    shared = [Line("steepness", "steepness_in[0]")] if spec.scaled and not spec.settings.per_element else []
+    shared = [Line("steepness", "steepness_in[0]")] if spec.scaled else []
     for number in spec.code.assignments.values() if spec.settings.trainable else ():
         shared += [Line(f"{name[0]}{number}", f"{name}[{number}]") for name in ("weight", "bias")]
-    shared += [Line(seed, f"seeds[{place}]") for place, (seed, _, _) in enumerate(spec.seeds)]
+    shared += [Line(seed, f"seeds[{place}]") for place, seed in enumerate(spec.seeded.values())]
     own = [Line("finite", "INSIDE")]
     for slot in spec.settings.inputs:
         name = spec.code.names[slot]
         own.append(Line("given", f"in_{name}[item]"))
         own.append(Line("finite", "finite & (abs(given) < INF)"))
         own.append(Line(name, "where(abs(given) < INF, given, ZERO)"))
-        own += [Line(tangent(name, d), "ZERO + 1.0") for d, by in enumerate(spec.directions) if by == ("input", slot)]
-    if spec.scaled and spec.settings.per_element:
-        own.append(Line("steepness", "steepness_in[item]"))
+        own += [Line(tangent(name, d), "ZERO + 1.0") for d, by in enumerate(spec.slots) if by == slot]
     return shared, [*own, Line("p0", "where(finite, ZERO + 1.0, ZERO)")]
 
 
@@ -349,16 +343,16 @@ def _store(spec: KernelSpec, active: Mapping[str, set[int]]) -> list[Line]:
     names, width = spec.code.names, len(spec.settings.outputs)
     lines = [Line("good", "p0 > 0.0")]
     poison = " + poison" if spec.settings.trainable else ""
-    for column, slot in enumerate(() if spec.reduce else spec.settings.outputs):
+    for column, slot in enumerate(() if spec.seeds else spec.settings.outputs):
         lines.append(Line(f"values[item * {width} + {column}]", f"where(good, {names[slot]}{poison}, NAN)"))
     for column, name in enumerate(("mass", "steps", "cut") if spec.watched else ()):
         lines.append(Line(f"diagnostics[item * 3 + {column}]", name))
-    for d in range(len(spec.directions)):
+    for d in spec.directions:
         found = [f"bounded({tangent(names[i], d)})" if d in active[names[i]] else "ZERO" for i in spec.settings.outputs]
         places = [f"[item * {width} + {column}]" for column in range(width)]
-        if spec.reduce:
+        if spec.seeds:
             total = " + ".join(f"grads{place} * {slope}" for place, slope in zip(places, found, strict=True))
-            lines.append(Line(f"slopes[block * {len(spec.directions)} + {d}]", total))
+            lines.append(Line(f"slopes[block * {spec.seeds} + {d}]", total))
         else:
             lines += [
                 Line(f"slope_{d}{place}", f"where(good, {slope}, ZERO)")
@@ -403,5 +397,5 @@ class Emitter:
 HEAD = '''"""Generated by algonet from the WHILE-program below; do not edit.
 
 {spec.code.text}
-exit {spec.settings.exit.key}, directions {spec.directions}
+exit {spec.settings.exit.key}, slots {spec.slots}, seeds {spec.seeds}
 """'''

@@ -20,9 +20,9 @@ from algonet.core.identity import PLANS, interned, signature
 from algonet.relax import EXITS, Exit, Sech
 
 from .code import Code, flatten
+from .goto import read_source
 from .operation import RUN_WHILE, WhileSettings
 from .reference import run_reference
-from .source import read_source
 from .syntax import NonHaltingWarning, Program
 
 #: A loop is left at this probability of going on, and cut off after so many iterations.
@@ -159,16 +159,18 @@ class _Run:
     ):
         check_exit("run_while", exit)
         names, elements, self.dtype = checked_inputs(prepared, inputs)
+        if isinstance(softness, Tensor) and softness.dim():
+            raise ValueError(
+                f"run_while: the steepness must be one number for all elements, got a tensor of shape {tuple(softness.shape)}; "
+                "torch.vmap runs a program with several."
+            )
         like = elements[0] if elements else torch.empty((), dtype=self.dtype) if parameters is None else parameters[0]
         self.wide, self.device, self.backend, self.watched = like.dtype, like.device, backend, watched
-        per_element = isinstance(softness, Tensor) and softness.dim() > 0
-        if per_element:
-            elements.append(softness)
         self.shape = _broadcast_shape(names, elements)
         kind = self.wide, self.device, self.shape
         given = ((name, inputs[name]) for name in names)
         self.names = [(n, isinstance(x, Tensor) and (x.dtype, x.device, x.shape) == kind) for n, x in given]
-        self.by_counter, self.per_element = prepared.by_counter, per_element
+        self.by_counter = prepared.by_counter
         self.one_sided = exit.smoothness < 1
         slots = prepared.code.slots
         self.settings = WhileSettings(
@@ -179,7 +181,6 @@ class _Run:
             prepared.epsilon,
             prepared.max_iterations,
             prepared.trainable,
-            per_element,
             watched,
         )
         self.run: Callable[..., Any] | None = None
@@ -198,11 +199,9 @@ class _Run:
         elements: list[Any] = []
         for name, fits in self.names:
             elements.append(inputs[name] if fits else _fitted(inputs[name], *kind, self.shape))
-        scalar = 1.0 if softness is None or self.per_element else softness
+        scalar = 1.0 if softness is None else softness
         if not isinstance(scalar, Tensor) or scalar.dtype != self.wide or scalar.device != self.device:
             scalar = _fitted(scalar, *kind)
-        if self.per_element:
-            elements.append(_fitted(softness, *kind, self.shape))
         shared = [scalar, scalar, scalar]
         if parameters is not None:
             shared[1:] = [p.to(self.device, self.wide) for p in parameters]
@@ -342,6 +341,5 @@ def _broadcast_shape(names: tuple[str, ...], elements: list[Tensor]) -> torch.Si
     try:
         return broadcast_shapes(*[t.shape for t in elements])
     except RuntimeError:
-        labels = [*names, "steepness"]
-        shapes = ", ".join(f"{label} {tuple(t.shape)}" for label, t in zip(labels, elements, strict=False))
+        shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in zip(names, elements, strict=True))
         raise ValueError(f"run_while: inputs must broadcast together, got {shapes}.") from None

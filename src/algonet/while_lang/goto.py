@@ -39,30 +39,32 @@ from typing import Any
 
 from algonet.core.cache import cached
 
-from .parser import check_size, lalr, number_of, parse_with, zero_of
-from .sugar import desugar
+from .code import desugar
 from .syntax import (
     MAX_DEPTH,
     Assign,
-    Copy,
-    Decrement,
     If,
-    Increment,
     Program,
     Statement,
     While,
     WhileSyntaxError,
+    add_to,
     branched,
+    check_size,
     depth_of,
+    lalr,
+    number_of,
+    parse,
+    parse_with,
+    zero_of,
 )
 
 GRAMMAR = r"""
 start: instruction*
 instruction: (LABEL ":")* action
-?action: VARIABLE ":=" VARIABLE              -> copy
-       | VARIABLE ":=" VARIABLE SIGN NUMBER  -> shift
-       | VARIABLE ":=" NUMBER                -> constant
-       | "GOTO" LABEL                        -> jump
+?action: VARIABLE ":=" VARIABLE (SIGN NUMBER)?  -> assign
+       | VARIABLE ":=" NUMBER                   -> constant
+       | "GOTO" LABEL                           -> jump
        | "IF" VARIABLE (UNEQUAL | EQUAL) NUMBER "THEN" "GOTO" LABEL -> branch
        | HALT                                -> halt
 
@@ -95,10 +97,14 @@ class _Block:
     line: int
 
 
-def looks_like_goto(source: str) -> bool:
-    """Whether a source is a register-machine program: it has a label, a GOTO or a HALT."""
+def read_source(source: Program | str) -> Program:
+    """The program that `source` states: WHILE, or GOTO (told apart by a label, a GOTO or a HALT)."""
+    if isinstance(source, Program):
+        return source
+    if not isinstance(source, str):
+        raise TypeError(f"read_source: expected a program's source as a string, got {type(source).__name__}.")
     bare = re.sub(r"//[^\n]*", "", source)
-    return re.search(r"\bGOTO\b|\bHALT\b|\b[A-Z]\w*\s*:(?!=)", bare) is not None
+    return (parse_goto if re.search(r"\bGOTO\b|\bHALT\b|\b[A-Z]\w*\s*:(?!=)", bare) else parse)(source)
 
 
 def parse_goto(source: str) -> Program:
@@ -129,7 +135,7 @@ def parse_goto(source: str) -> Program:
 def write_goto(program: Program) -> str:
     """A register machine that does what the program does, as source: loops and branches are jumps.
 
-    >>> from .parser import parse
+    >>> from .syntax import parse
     >>> print(write_goto(parse("WHILE x1 != 0 DO x0 := x0 + 1 x1 := x1 - 1 END")))
     L1: IF x1 = 0 THEN GOTO L2
         x0 := x0 + 1
@@ -219,7 +225,7 @@ def _nested(blocks: dict[int, _Block], fresh: Iterator[int]) -> tuple[Statement,
                 if len(blocks[number].statements) > most:
                     return None
         if len(blocks) == 1 and blocks[1].unequal == blocks[1].equal == 0:
-            return blocks[1].statements or (Copy(next(fresh), 0, line=blocks[1].line),)
+            return blocks[1].statements or (Assign(next(fresh), 0, line=blocks[1].line),)
         if len(blocks) == before:
             return None
     return None
@@ -302,21 +308,21 @@ def _loop(
     """The loop that tests after the statements of `block` and goes on with `body`."""
     inside, line = (*body, *block.statements), block.line
     if not while_zero:
-        return (While(variable, inside or (Copy(next(fresh), variable, line=line),), line=line),)
+        return (While(variable, inside or (Assign(next(fresh), variable, line=line),), line=line),)
     flag = next(fresh)
-    set_flag = (Assign(flag, None, 0, line=line), If(variable, (Increment(flag, line=line),), equal=True, line=line))
+    set_flag = (Assign(flag, None, 0, line=line), If(variable, (add_to(flag, 1, line),), equal=True, line=line))
     return (*set_flag, While(flag, (*inside, *set_flag), line=line))
 
 
 def _counted(blocks: dict[int, _Block], counter: int, turn: int) -> tuple[Statement, ...]:
     """One loop over a counter that says which block comes next."""
     line = blocks[1].line
-    body: list[Statement] = [Copy(turn, counter, line=line)]
+    body: list[Statement] = [Assign(turn, counter, line=line)]
     for number, block in blocks.items():
         unequal, equal = (_moved(counter, number, target, block.line) for target in (block.unequal, block.equal))
         moves = unequal if block.variable is None else branched(block.variable, unequal, equal, block.line)
         inside = (*block.statements, *moves)
-        body.append(Decrement(turn, line=block.line))
+        body.append(add_to(turn, -1, block.line))
         if inside:
             body.append(If(turn, inside, equal=True, line=block.line))
     return (Assign(counter, None, 1, line=line), While(counter, tuple(body), line=line))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,7 @@ from algonet.core import tracing
 from algonet.relax import Exit, Sech, SoftModule
 from algonet.relax.modules import MAIN, departure
 
-from .code import read_first, run_crisp
-from .fitting import DiscreteFit, fit_discrete
+from .code import desugar, run_crisp
 from .functional import (
     EPSILON,
     MAX_ITERATIONS,
@@ -27,14 +27,34 @@ from .functional import (
     prepare,
     warn_if_cut,
 )
+from .goto import read_source
 from .python import read_python
 from .reference import Unit, assignment_text, build
-from .source import library_inputs, load_program, read_source
-from .sugar import desugar
-from .syntax import NonHaltingWarning, Program
+from .syntax import NonHaltingWarning, Program, load_program
 
 #: Up to here `Sech` was seen to halt on the multiplication program off the integers; at 4 it overshoots zero.
 HALTING_STEEPNESS = 3.0
+#: Library programs that are given x1 alone; others are given x1 and x2. Further variables are theirs to count with.
+_OF_ONE_INPUT = ("factorial", "primality")
+
+
+class DiscreteFit(NamedTuple):
+    """Mean errors against the discrete program, (before, after): on the inputs fitted to, and on those held out.
+
+    `inside` and `outside` are (before, after); `outside` is `None` where nothing was held out. `print` says which part of the
+    error is gone.
+    """
+
+    inside: tuple[float, float]
+    outside: tuple[float, float] | None = None
+
+    def __str__(self) -> str:
+        rows = [("fitted", self.inside), ("held out", self.outside)]
+        return "\n".join(
+            f"{name:9} mean error {pair[0]:.3g} -> {pair[1]:.3g}, {1 - pair[1] / max(pair[0], 1e-30):.0%} of it gone"
+            for name, pair in rows
+            if pair is not None
+        )
 
 
 class WhileProgram(SoftModule):
@@ -95,8 +115,8 @@ class WhileProgram(SoftModule):
     @classmethod
     def library(cls, name: str, exit: Exit = Sech(), **options: Any) -> WhileProgram:
         """A program that ships with the package; see `load_program` for the names."""
-        program = load_program(name)
-        return cls(program, exit, **{"name": name, "inputs": library_inputs(name), **options})
+        inputs = ("x1",) if name in _OF_ONE_INPUT else ("x1", "x2")
+        return cls(load_program(name), exit, **{"name": name, "inputs": inputs, **options})
 
     @classmethod
     def from_python(cls, function: Callable[..., Any], exit: Exit = Sech(), **options: Any) -> WhileProgram:
@@ -153,7 +173,7 @@ class WhileProgram(SoftModule):
         `make_gates(batch, labels, like)` gives them, (*batch, assignments); `labels` say which assignment each is. Runs the
         reference. Gates of 1 change nothing; the gradient in them is what `explain.sensitivity(inside=True)` measures.
         """
-        given = self._named(positional, inputs)
+        given = named_inputs("WhileProgram", self.inputs, positional, inputs)
         if not given:
             raise ValueError("run_gated: give at least one input.")
         code = self._prepared.code
@@ -192,7 +212,40 @@ class WhileProgram(SoftModule):
         offset of the numbers they see, and of others little. The paper's "trained on a data set of integer input/output
         pairs of the respective discrete WHILE-program".
         """
-        return fit_discrete(self, inputs, held_out, steps, learning_rate, regularize)
+        if not self.trainable:
+            raise ValueError("WhileProgram.fit_discrete: the program has no parameters; pass trainable=True.")
+        fitted, others = self._errors(inputs), self._errors(held_out)
+        if fitted is None:
+            raise ValueError(f"WhileProgram.fit_discrete: `inputs` must hold at least one integer, got {inputs!r}.")
+
+        @torch.no_grad()
+        def means() -> list[float]:
+            return [errors().abs().mean().item() for errors in (fitted, others) if errors is not None]
+
+        before = means()
+        optimizer = torch.optim.Adam(self.parameters(), lr=learning_rate)
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (fitted().square().mean() + regularize * self.regularization()).backward()
+            optimizer.step()
+        return DiscreteFit(*zip(before, means(), strict=True))
+
+    def _errors(self, numbers: Iterable[int]) -> Callable[[], Tensor] | None:
+        """What gives the smooth outputs less the discrete ones, for every tuple of inputs among these numbers."""
+        rows = list(itertools.product(numbers, repeat=len(self.inputs)))
+        if not rows:
+            return None
+        discrete = [self.crisp(**dict(zip(self.inputs, row, strict=True))) for row in rows]
+        like = next(self.parameters())
+        given, wanted = (
+            torch.tensor(table, dtype=like.dtype, device=like.device).movedim(0, -1) for table in (rows, discrete)
+        )
+
+        def errors() -> Tensor:
+            found = self(*given)
+            return (found if isinstance(found, Tensor) else torch.stack(found)) - wanted
+
+        return errors
 
     @property
     def trainable(self) -> bool:
@@ -216,16 +269,6 @@ class WhileProgram(SoftModule):
         return tuple(name for name in self._prepared.known if name != "x0")
 
     @property
-    def needed(self) -> tuple[str, ...]:
-        """The `inputs` without which a layer would compute with zeros: those asked for, else all that the discrete program
-        reads before it writes them."""
-        if self._inputs is not None:
-            return self._inputs
-        code = self._prepared.code
-        read = read_first(code, (code.slots[name] for name in self.outputs))
-        return tuple(name for name in self.inputs if code.slots[name] in read)
-
-    @property
     def variables(self) -> tuple[str, ...]:
         """All variables of the program that may be given and read."""
         return self._prepared.known
@@ -242,7 +285,7 @@ class WhileProgram(SoftModule):
         held = None if self._overrides or exit.softness_field is None else getattr(self, exit.softness_field)
         return execute(
             self._prepared,
-            named if not positional else self._named(positional, named),
+            named_inputs("WhileProgram", self.inputs, positional, named) if positional else named,
             exit=exit,
             softness=held,
             parameters=self._weight_and_bias(),
@@ -253,9 +296,6 @@ class WhileProgram(SoftModule):
 
     def _weight_and_bias(self) -> tuple[Tensor, Tensor] | None:
         return None if self.weight is None or self.bias is None else (self.weight, self.bias)
-
-    def _named(self, positional: tuple[Tensor, ...], named: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
-        return named_inputs("WhileProgram", self.inputs, positional, named)
 
     def extra_repr(self) -> str:
         lines = len(self.program.text.splitlines())
@@ -333,11 +373,6 @@ class Programs(nn.ModuleList):
     def inputs(self) -> tuple[str, ...]:
         """The variables that positional arguments fill, in order."""
         return self._all("inputs")
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        """The `inputs` without which a layer would compute with zeros."""
-        return self._all("needed")
 
     @property
     def outputs(self) -> tuple[str, ...]:

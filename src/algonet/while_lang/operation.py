@@ -1,7 +1,7 @@
 """The operation of this domain: all that a backend is told of a smooth run, and which one takes it.
 
-Tensors are (steepness, weight, bias, inputs...), the steepness last where it differs between elements. A single output has the
-shape of the batch, several are stacked behind it; if `watched`, the diagnostics (*batch, 3) come second.
+Tensors are (steepness, weight, bias, inputs...). A single output has the shape of the batch, several are stacked behind it; if
+`watched`, the diagnostics (*batch, 3) come second.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _refuse(tensors: Sequence[Tensor], settings: WhileSettings) -> str | None:
 
 def _example(device: str) -> tuple[list[Tensor], WhileSettings]:
     tensors = [torch.zeros(shape, device=device) for shape in ((), (), (), (2,))]
-    settings = WhileSettings("x0 x1:w1 a0,1 a1,-1 e1", Sech(), (1,), (0,), 1e-6, 1000, False, False, False)
+    settings = WhileSettings("x0 x1:w1 a0,1 a1,-1 e1", Sech(), (1,), (0,), 1e-6, 1000, False, False)
     return tensors, settings
 
 

@@ -21,19 +21,18 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from .parser import MAX_CONSTANT, check_size
 from .syntax import (
+    MAX_CONSTANT,
     Assign,
-    Copy,
-    Decrement,
     If,
-    Increment,
     Loop,
     Program,
     Statement,
     While,
     WhileSyntaxError,
+    add_to,
     branched,
+    check_size,
     walk,
 )
 
@@ -49,7 +48,7 @@ def read_python(function: Callable[..., Any]) -> tuple[Program, tuple[str, ...],
     statements, results = compiler.compile(parameters, outermost=True)
     # A parameter that is never read is an input all the same
     used = Program(tuple(statements)).all_variables
-    statements = [*(Copy(next(fresh), number) for number in parameters if number not in used), *statements]
+    statements = [*(Assign(next(fresh), number) for number in parameters if number not in used), *statements]
     program = Program(tuple(statements))
     shown = {0, *parameters, *results}
     check_size(program.body, compiler.source, "the constants of the function; count in a loop instead")
@@ -171,7 +170,7 @@ class _Function:
         test, variable = self.inside(partial(self.tested, node.test))
         body, _ = self.inside(partial(self.block, node.body))
         self.write(*test)
-        self.write(While(variable, (*body, *test) or (Copy(next(self.fresh), variable),), line=node.lineno))
+        self.write(While(variable, (*body, *test) or (Assign(next(self.fresh), variable),), line=node.lineno))
 
     def count(self, node: ast.For, name: str, bounds: list[ast.expr]) -> None:
         self.no_return(node)
@@ -189,11 +188,11 @@ class _Function:
         target = self.place(name)
         body, _ = self.inside(partial(self.block, node.body))
         if by == 1:
-            self.write(Loop(turns, (Copy(target, counter), Increment(counter), *body), line=node.lineno))
+            self.write(Loop(turns, (Assign(target, counter), add_to(counter, 1), *body), line=node.lineno))
             return
         # What is left is at most `step` less after each turn
-        fewer = [If(turns, (Decrement(turns),)) for _ in range(by)]
-        self.write(While(turns, (Copy(target, counter), Assign(counter, counter, by), *body, *fewer)))
+        fewer = [If(turns, (add_to(turns, -1),)) for _ in range(by)]
+        self.write(While(turns, (Assign(target, counter), add_to(counter, by), *body, *fewer)))
 
     def no_return(self, node: ast.stmt) -> None:
         for inner in ast.walk(node):
@@ -235,7 +234,7 @@ class _Function:
                 return result
             case ast.BinOp(op=ast.Mult()):
                 left, right, result = self.value(node.left), self.value(node.right), self.number(0)
-                self.write(Loop(left, (Loop(right, (Increment(result),)),)))
+                self.write(Loop(left, (Loop(right, (add_to(result, 1),)),)))
                 return result
             case ast.BoolOp(op=op, values=[first, *rest]) if not _is_truth(node):
                 # The last number that was looked at, as in Python
@@ -280,16 +279,16 @@ class _Function:
     def remainder(self, left: int, right: int) -> int:
         """left - right, but not below 0."""
         result = self.kept(left)
-        self.write(Loop(right, (If(result, (Decrement(result),)),)))
+        self.write(Loop(right, (If(result, (add_to(result, -1),)),)))
         return result
 
     def shift(self, target: int, node: ast.expr, plus: bool) -> None:
         """`target` plus or minus an expression, in place."""
         if isinstance(node, ast.Constant) and isinstance(node.value, int) and 0 <= node.value <= MAX_CONSTANT:
             if node.value:
-                self.write(Assign(target, target, int(node.value) * (1 if plus else -1)))
+                self.write(add_to(target, int(node.value) * (1 if plus else -1)))
             return
-        self.write(Loop(self.value(node), ((Increment if plus else Decrement)(target),)))
+        self.write(Loop(self.value(node), (add_to(target, 1 if plus else -1),)))
 
     def condition(self, node: ast.expr) -> Condition:
         match node:
@@ -298,7 +297,7 @@ class _Function:
                 return variable, not equal
             case ast.BoolOp(op=op, values=parts):
                 result = self.number(0)
-                found = partial(self.write, Increment(result))
+                found = partial(self.write, add_to(result, 1))
                 write: Callable[[], Any] = found if isinstance(op, ast.And) else list
                 for part in reversed(parts):
                     write = partial(self.branch, part, *((write,) if isinstance(op, ast.And) else (found, write)))
@@ -338,7 +337,7 @@ class _Function:
         """1 where the condition holds, else 0."""
         variable, equal = condition
         result = self.number(0)
-        self.write(If(variable, (Increment(result),), equal=equal))
+        self.write(If(variable, (add_to(result, 1),), equal=equal))
         return result
 
     # Variables
@@ -356,15 +355,15 @@ class _Function:
 
     def kept(self, value: int) -> int:
         """A copy, which may be changed and outlives changes of the original."""
-        return self.made(Copy(next(self.fresh), value))
+        return self.made(Assign(next(self.fresh), value))
 
-    def made(self, statement: Assign | Copy) -> int:
+    def made(self, statement: Assign) -> int:
         self.write(statement)
         return statement.target
 
     def copy(self, target: int, value: int) -> None:
         if target != value:
-            self.write(Copy(target, value))
+            self.write(Assign(target, value))
 
     def write(self, *statements: Statement) -> None:
         for event, statement in walk(statements):

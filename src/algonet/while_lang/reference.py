@@ -23,8 +23,7 @@ from .code import Code, decode
 class WhileSettings:
     """A program with all its settings. `program` is `Code.text`; `exit` is interned, its softness a tensor of its own.
 
-    `inputs` and `outputs` are slots. `per_element` says that the steepness differs between elements: it is the last tensor
-    then. `watched` asks for the diagnostics too.
+    `inputs` and `outputs` are slots. `watched` asks for the diagnostics too.
     """
 
     program: str
@@ -34,7 +33,6 @@ class WhileSettings:
     epsilon: float
     max_iterations: int
     trainable: bool
-    per_element: bool
     watched: bool
 
     @property
@@ -58,13 +56,13 @@ def run_reference(
     """
     steepness, weight, bias, *elements = tensors
     code, exit, parameters = settings.code, settings.exit, (weight, bias) if settings.trainable else ()
-    softness = [elements[-1] if settings.per_element else steepness] if exit.softness_field is not None else []
+    softness = () if exit.softness_field is None else (steepness,)
     for value in softness:
         exit = dataclasses.replace(exit, **{str(exit.softness_field): value})
     zero = torch.zeros_like(elements[0] if elements else steepness)
     state: list[Tensor] = [zero] * len(code.names)
     broken = zero.bool()
-    for slot, value in zip(settings.inputs, elements, strict=False):
+    for slot, value in zip(settings.inputs, elements, strict=True):
         finite = value.abs() < torch.inf
         state[slot] = torch.where(finite, value, zero)
         broken = broken | ~finite

@@ -9,10 +9,12 @@ a choice between two numbers that know nothing of it, the choice is replaced by 
 
 from __future__ import annotations
 
-from itertools import islice
+from functools import reduce
+from itertools import chain, islice
+from operator import or_
 from typing import Any, NamedTuple
 
-from ..operation import TABLE, code_of
+from ..operation import TABLE
 from .tape import TapeMachine
 from .values import Value
 
@@ -70,7 +72,7 @@ class _Graph:
         self._summed = [before[-1], *here.values()]
         self._shown = list(here)
         self._earlier = bool(tape.stretches)
-        self._names, self._input = [*TABLE], code_of("input")
+        self._names = [*TABLE]
         self._reads = [instruction.rows for instruction in TABLE.values()]
         self._scores: dict[int, int] = {}
         self._nested = 0
@@ -78,11 +80,8 @@ class _Graph:
         self.deps: list[int] = []
         self._trace()
         self.length = len(self.deps)
-        decisive = 0
-        for p in self._p.values():
-            decisive |= self.deps[p]
-        #: Coins over which means are taken.
-        self._averaged = -1 if expected else ~decisive
+        #: Coins over which means are taken: all, or those that decide no other one.
+        self._averaged = -1 if expected else ~reduce(or_, map(self.deps.__getitem__, self._p.values()), 0)
 
     def row(self, x: Value | float) -> int:
         row = self._tape.row(x)
@@ -104,7 +103,7 @@ class _Graph:
             found = self._bits.get(row, 0)
             for operand in operands[:reads]:
                 found |= deps[operand]
-            if self._earlier and number == self._input:
+            if self._earlier and self.name(row) == "input":
                 found |= 1
             deps.append(found)
 
@@ -250,11 +249,8 @@ class _Graph:
         size = -(-len(ordered) // max(limit, 1))
         found = []
         for k in range(0, len(ordered), size):
-            some = ordered[k : k + size]
-            together = 0
-            for coins, _ in some:
-                together |= coins
-            found.append((self._total(dict.fromkeys((row for _, rows in some for row in rows), 1.0)), together))
+            coins, rows = zip(*ordered[k : k + size], strict=True)
+            found.append((self._total(dict.fromkeys(chain(*rows), 1.0)), reduce(or_, coins)))
         return found or [(self.row(0.0), 0)]
 
     def score(self, coins: int) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor
 from algonet.core.tracing import unwrapped
 
 from ..operation import TABLE, guarded, relaxed
-from .values import NUMBERS, Value, flat, machine_of, mapped, refilled, smooth_kind
+from .values import NUMBERS, Value, flat, functions_called, machine_of, mapped, refilled, smooth_kind
 
 #: On a GPU a look at the mass that is left in a loop costs more than an iteration: it is taken after this many.
 PATIENCE = 8
@@ -25,23 +25,16 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 # Torch has no derivative of `//`, and none of `%` where the first operand is no tensor
 _OPERATORS["floordiv"] = functools.partial(torch.div, rounding_mode="floor")
 _STEPS = ("floordiv", "mod")
-# fmt: off
-_ELEMENTWISE_NAMES = (
-    "abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "deg2rad", "digamma", "erf", "erfc", "exp", "exp2", "expm1",
-    "floor", "frac", "lgamma", "log", "log10", "log1p", "log2", "neg", "negative", "reciprocal", "relu", "round", "rsqrt",
-    "sigmoid", "sign", "sin", "sinh", "sqrt", "square", "tan", "tanh", "trunc", "isnan", "isfinite", "isinf", "logit",
-    "sinc", "clone", "detach", "float", "double", "half", "bfloat16", "clamp", "clamp_min", "clamp_max", "nan_to_num",
-    "softplus", "elu", "gelu", "silu", "leaky_relu", "add", "sub", "subtract", "mul", "multiply", "div", "divide",
-    "true_divide", "maximum", "minimum", "atan2", "pow", "hypot", "fmod", "lerp", "where",
-)
-# fmt: on
 #: Functions that treat every number by itself: they may see the whole batch at once.
-_ELEMENTWISE: set[Any] = {
-    found
-    for name in _ELEMENTWISE_NAMES
-    for home in (torch, Tensor, torch.nn.functional)
-    if (found := getattr(home, name, None)) is not None
-}
+_ELEMENTWISE = functions_called(
+    """
+    abs acos asin atan ceil cos cosh deg2rad digamma erf erfc exp exp2 expm1 floor frac lgamma log log10 log1p log2
+    neg negative reciprocal relu round rsqrt sigmoid sign sin sinh sqrt square tan tanh trunc isnan isfinite isinf
+    logit sinc clone detach float double half bfloat16 clamp clamp_min clamp_max nan_to_num softplus elu gelu silu
+    leaky_relu add sub subtract mul multiply div divide true_divide maximum minimum atan2 pow hypot fmod lerp where
+    """,
+    (torch, Tensor, torch.nn.functional),
+)
 _SIZES = ("dtype", "device", "requires_grad", "is_cuda")
 _NUMERIC = (Tensor, *NUMBERS)
 

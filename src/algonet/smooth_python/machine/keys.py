@@ -27,7 +27,7 @@ from torch import Tensor
 
 from algonet.relax import Relaxation, TConorm
 
-from ..language.liveness import parameters
+from ..liveness import parameters
 from ..softness import Paths
 from .values import Value
 
@@ -214,10 +214,10 @@ def _attributes(owner: Any, paths: list[tuple[str, ...]], found: Found) -> Hasha
 def _attribute(owner: Any, name: str) -> Any:
     """owner.name where reading it runs no code of the user's: the program reads it again, and must find the same."""
     if isinstance(owner, torch.nn.Module) and type(owner).__getattr__ is torch.nn.Module.__getattr__:
-        listed = (owner.named_parameters(recurse=False), owner.named_buffers(recurse=False), owner.named_children())
-        for known, value in itertools.chain(*listed):
-            if known == name and name not in owner.__dict__:
-                return value
+        own = owner.named_parameters(recurse=False), owner.named_buffers(recurse=False), owner.named_children()
+        held: dict[str, Any] = dict(itertools.chain(*own))
+        if name in held and name not in owner.__dict__:
+            return held[name]
     if isinstance(owner, Tensor) or isinstance(type(owner).__getattribute__, types.FunctionType):
         raise UnknownError(f"the attribute {name}, which is computed")
     stored = inspect.getattr_static(owner, name, UnknownError)

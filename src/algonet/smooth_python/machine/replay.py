@@ -26,7 +26,7 @@ from algonet.core.tracing import capturing, transforming
 from ..operation import REPAID, Program, evaluate, steepness_tensor
 from ..softness import BLOCKS
 from .keys import Found, UnknownError, describe
-from .values import NUMBERS, Value, flat, mapped
+from .values import NUMBERS, Value, flat, functions_called, mapped
 
 #: Instructions that one function's recordings may hold together (16 bytes each); how many recordings, and ways through one.
 CAPACITY = 2**20
@@ -151,14 +151,13 @@ def _unbound(origin: Origin) -> Callable[[int], Origin]:
     return lambda k: lambda run: piece(run, k)
 
 
-# fmt: off
-_READERS = (
-    "__index__", "__float__", "__int__", "__bool__", "__complex__", "__repr__", "__format__", "__contains__", "item",
-    "tolist", "numpy", "__array__", "is_nonzero", "equal", "allclose", "__dlpack__", "data_ptr",
-)
-# fmt: on
-_READS = frozenset(
-    found for name in _READERS for home in (Tensor, torch) if (found := getattr(home, name, None)) is not None
+#: What turns tensors into numbers of Python.
+_READS = functions_called(
+    """
+    __index__ __float__ __int__ __bool__ __complex__ __repr__ __format__ __contains__ item tolist numpy __array__
+    is_nonzero equal allclose __dlpack__ data_ptr
+    """,
+    (Tensor, torch),
 )
 
 
@@ -301,6 +300,13 @@ class Recording:
     def __init__(self):
         self._stretches: dict[tuple[Hashable, ...], tuple[list[Step], Guard | Outputs]] = {}
         self.ways = self.length = 0
+        #: How many runs in a row could not be kept, and how many programs ran in the last of them.
+        self.failures = self.programs = 0
+
+    @property
+    def given_up(self) -> bool:
+        """Whether nobody takes notes of such runs any more."""
+        return self.failures >= ATTEMPTS
 
     def run(self, run: Run) -> Outputs | None:
         """The result; None where the way is not known yet."""
@@ -346,21 +352,15 @@ class Recordings:
 
     def __init__(self):
         self._recordings: OrderedDict[Hashable, Recording] = OrderedDict()
-        #: How many runs with a key could not be kept, and how many programs ran in the last of them.
-        self._failures: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def __len__(self) -> int:
-        return len(self._recordings)
-
     def __iter__(self) -> Iterator[Recording]:
-        return iter(list(self._recordings.values()))
+        return (recording for recording in list(self._recordings.values()) if recording.ways)
 
     def forget(self) -> None:
         """All of it: the next call of every kind is recorded."""
         with self._lock:
             self._recordings.clear()
-            self._failures.clear()
 
     def find(self, key: Hashable) -> Recording | None:
         with self._lock:
@@ -368,23 +368,12 @@ class Recordings:
                 self._recordings.move_to_end(key)
             return self._recordings.get(key)
 
-    def failed(self, key: Hashable, programs: int) -> None:
-        """A run with this key, of so many programs, could not be kept."""
+    def learn(self, key: Hashable, notes: list[Any] | None, programs: int) -> None:
+        """The notes of a run of so many programs; None where it cannot be kept."""
         with self._lock:
-            times, _ = self._failures.pop(key, (0, 0))
-            self._failures[key] = times + 1, programs
-            if len(self._failures) > WAYS:
-                self._failures.popitem(last=False)
-
-    def given_up(self, key: Hashable) -> int | None:
-        """How many programs runs with this key have, where they are no longer kept; None where they are."""
-        times, programs = self._failures.get(key, (0, 0))
-        return programs if times >= ATTEMPTS else None
-
-    def learn(self, key: Hashable, notes: list[Any]) -> None:
-        with self._lock:
-            self._failures.pop(key, None)
-            self._recordings.setdefault(key, Recording()).learn(notes)
+            recording = self._recordings.setdefault(key, Recording())
+            recording.failures, recording.programs = recording.failures + 1 if notes is None else 0, programs
+            recording.learn(notes or [])
             total = sum(recording.length for recording in self._recordings.values())
             while len(self._recordings) > 1 and (total > CAPACITY or len(self._recordings) > WAYS):
                 total -= self._recordings.popitem(last=False)[1].length
@@ -401,13 +390,18 @@ class Recall:
 
     def run(self, draws: Any, steeper: float = 1.0) -> Outputs | None:
         """The result without running the program, every steepness multiplied; None where it has to run."""
-        recording = self._recordings.find(self._key)
+        recording = self._recording
         return None if recording is None else recording.run(Run(self._found.tensors, draws, steeper))
+
+    @property
+    def _recording(self) -> Recording | None:
+        return self._recordings.find(self._key)
 
     @property
     def plain(self) -> bool:
         """Whether such runs were found to have nothing to record: they compute with vectors, not with numbers."""
-        return self._recordings.given_up(self._key) == 0
+        recording = self._recording
+        return recording is not None and recording.given_up and not recording.programs
 
     @property
     def repeatable(self) -> bool:
@@ -416,7 +410,8 @@ class Recall:
 
     def begin(self, values: list[Value]) -> Trace | None:
         """A trace of the recording that follows, on these arguments; None where that is given up."""
-        if self._recordings.given_up(self._key) is not None:
+        recording = self._recording
+        if recording is not None and recording.given_up:
             return None
         known: list[Any] = [(t, lambda run, k=k: run.tensors[k]) for k, t in enumerate(self._found.tensors)]
         for settings in (function.settings for function in self._found.functions):
@@ -439,13 +434,9 @@ class Recall:
 
     def learn(self, result: Any, lowering: Lowering, iterations: dict[int, int]) -> None:
         """Keep what the trace has, if that is the whole run."""
-        if self._trace is None:
-            return
-        notes = self._trace.notes(result, lowering, iterations)
-        if notes is None:
-            self._recordings.failed(self._key, self._trace.programs)
-        else:
-            self._recordings.learn(self._key, notes)
+        if self._trace is not None:
+            notes = self._trace.notes(result, lowering, iterations)
+            self._recordings.learn(self._key, notes, self._trace.programs)
 
 
 def recall(

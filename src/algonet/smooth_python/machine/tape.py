@@ -333,7 +333,7 @@ def _columns(first: int, last: int) -> Callable[[Tensor], Tensor]:
 
 def recordable(settings: Any) -> bool:
     """Whether runs with these settings are recorded at all."""
-    if settings.hard or settings.checkpoint or compiling():
+    if settings.hard or compiling():
         return False
     # Whose results are taken apart, which is done on the tape
     if settings.backend == "reference" and not isinstance(settings.paths, Particles):

@@ -216,6 +216,11 @@ class Value:
         return self.machine.attribute(self, name)
 
 
+def functions_called(names: str, homes: tuple[Any, ...]) -> frozenset[Any]:
+    """The functions with these names in modules and classes."""
+    return frozenset(getattr(home, name) for name in names.split() for home in homes if hasattr(home, name))
+
+
 def smooth_kind(x: Any) -> bool:
     """Whether a decision on x is smooth: tensors decide smoothly, everything else crisply."""
     return type(x) is Value or isinstance(x, Tensor)

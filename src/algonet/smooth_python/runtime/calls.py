@@ -30,17 +30,15 @@ def call(frame: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return special(frame, *args, **kwargs)
     if getattr(function, "is_smooth", False):
         return function.inside(frame, args, kwargs)
-    if isinstance(function, functools.partial):
-        if function.func is method:
-            return function(*args, **kwargs)
-        if getattr(function.func, "is_smooth", False):
-            return function.func.inside(frame, (*function.args, *args), {**function.keywords, **kwargs})
-    if (isinstance(function, type) and dataclasses.is_dataclass(function)) or known(_MOVING, function):
-        # Fields are moved, not looked at
+    partial = isinstance(function, functools.partial)
+    if partial and function.func is not method:
+        return call(frame, function.func, *function.args, *args, **{**function.keywords, **kwargs})
+    if partial or (isinstance(function, type) and dataclasses.is_dataclass(function)) or known(_MOVING, function):
+        # Methods of values; fields are moved, not looked at
         return function(*args, **kwargs)
     owner, name = getattr(function, "__self__", None), getattr(function, "__name__", "")
     drawn = RANDOM.get(name) if isinstance(owner, random.Random) else None
-    if drawn is not None and frame.draws is not None:
+    if drawn is not None:
         return drawn(frame, *args, **kwargs)
     if isinstance(owner, (list, tuple, dict)) and flat((owner, args, kwargs)):
         # Moved, not looked at
@@ -223,7 +221,7 @@ def _shaped(draw: Callable[[Any], Value], function: Callable[..., Any]) -> Calla
     """A torch function that draws a tensor of some shape, number by number."""
 
     def drawn(frame: Any, *size: Any, generator: Any = None, **options: Any) -> Any:
-        if frame.draws is None or options:
+        if options:
             frame.mark_unrecordable()
             return as_value(function(*size, generator=generator, **options))
         shape = size[0] if len(size) == 1 and not isinstance(size[0], NUMBERS) else size
@@ -270,15 +268,12 @@ _SPECIAL: dict[Any, Callable] = {
 }
 
 
-# fmt: off
-_TWINS = (
-    "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor",
-    "isfinite", "isinf", "isnan", "lgamma", "log", "log10", "log1p", "log2", "sin", "sinh", "sqrt", "tan", "tanh",
-    "trunc",
-)
-# fmt: on
+_TWINS = """
+    acos acosh asin asinh atan atanh ceil cos cosh erf erfc exp expm1 floor isfinite isinf isnan lgamma log log10
+    log1p log2 sin sinh sqrt tan tanh trunc
+"""
 #: What `math` has for numbers and torch for tensors: one source serves crisp and smooth runs.
-_MATH = {getattr(math, name): getattr(torch, name) for name in _TWINS}
+_MATH = {getattr(math, name): getattr(torch, name) for name in _TWINS.split()}
 _MATH |= {math.fabs: torch.abs, math.degrees: torch.rad2deg, math.radians: torch.deg2rad}
 
 

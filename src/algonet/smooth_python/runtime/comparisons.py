@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from algonet.relax import Probabilistic
 
@@ -45,10 +44,12 @@ def not_equal(frame: Any, x: Any, y: Any) -> Any:
         return True
     gap = difference(x, y, frame.machine)
     frame.compared(gap)
-    if frame.decider is not None and frame.decider.crisp:
-        return frame.operate("select", gap, 1.0, frame.operate("select", -gap, 1.0, 0.0))
-    soft = gap.machine.relax(frame.settings.exit, gap)
-    return straight_through(soft, gap, torch.Tensor.ne) if frame.settings.hard else soft
+    return _relaxed(
+        frame,
+        frame.settings.exit,
+        gap,
+        lambda: frame.operate("select", gap, 1.0, frame.operate("select", -gap, 1.0, 0.0)),
+    )
 
 
 def equal(frame: Any, x: Any, y: Any) -> Any:
@@ -79,21 +80,19 @@ def _step(frame: Any, x: Any, y: Any, strict: bool) -> Any:
         # Everything is on one side of infinity: as crisp as a comparison of numbers
         x, y = (z if _infinite(z) else 0.0 for z in (x, y))
         return x > y if strict else x >= y
+    gap = difference(x, y, frame.machine)
+    above = float(strict), float(not strict)
+    return _relaxed(frame, frame.settings.relax, gap, lambda: frame.operate("select", gap if strict else -gap, *above))
+
+
+def _relaxed(frame: Any, relax: Any, gap: Value, crisp: Callable[[], Value]) -> Value:
+    """The relaxation of a difference; or what Python decides, 0 or 1, under `hard` with the smooth answer's derivative."""
     if frame.decider is not None and frame.decider.crisp:
-        # As Python decides it, 0 or 1
-        gap = difference(x, y, frame.machine) if strict else difference(y, x, frame.machine)
-        return frame.operate("select", gap, float(strict), float(not strict))
-    soft = frame.machine.relax(frame.settings.relax, difference(x, y, frame.machine))
-    if frame.settings.hard:
-        return straight_through(soft, difference(x, y), torch.Tensor.gt if strict else torch.Tensor.ge)
-    return soft
-
-
-def straight_through(soft: Value, gap: Value, crisp: Callable[[Tensor, int], Tensor]) -> Value:
-    """The crisp answer with the smooth answer's derivative."""
-    tensor = soft.tensor
-    hard = crisp(gap.tensor, 0).to(tensor.dtype)
-    return Value(hard + (tensor - tensor.detach()), soft.batched, EAGER)
+        return crisp()
+    soft = gap.machine.relax(relax, gap)
+    if not frame.settings.hard:
+        return soft
+    return Value(crisp().tensor + (soft.tensor - soft.tensor.detach()), soft.batched, EAGER)
 
 
 def truth(frame: Any, x: Any) -> Any:

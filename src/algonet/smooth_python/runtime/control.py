@@ -8,22 +8,15 @@ probabilities of still being in the present loop iteration (or in the function, 
 
 from __future__ import annotations
 
-import itertools
-import math
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from algonet.core.tracing import compiling, unwrapped
 
-from ..machine.eager import EAGER, PATIENCE, as_value, softened
-from ..machine.keys import Found, UnknownError
-from ..machine.values import Value, flat, mapped, smooth_kind
-from ..softness import BLOCKS, Report, within
+from ..machine.eager import PATIENCE, as_value, softened
+from ..machine.values import Value, smooth_kind
 from .merging import Mixture, kept, merged, share
 
 #: A look at the mass that is left in a recorded loop costs more than a short iteration: it is taken only after `PATIENCE`
@@ -211,12 +204,8 @@ class Loop:
 
     def next(self, *state: Any) -> tuple:
         """The end of an iteration: those that `continue`d join those that came to the end."""
-        frame = self._frame
         if self._skipped.mass is not None:
-            if frame.mass is not None:
-                self._skipped.add(frame.mass, state)
-            frame.mass = self._skipped.mass
-            state = self._skipped.result(True)
+            state = self._with(self._skipped, state, True)
             self._skipped = Mixture(self._names)
         if self._live is not None and self._before:
             # Items that have left keep the state they had: it could otherwise run to infinity, and 0 * inf is not 0
@@ -246,26 +235,19 @@ class Loop:
 
     def finish(self, *state: Any) -> tuple:
         """After the last iteration: the mixed state of those that left by the condition, which `else` goes on with."""
-        frame = self._frame
         if self._normal.mass is not None:
-            if frame.mass is not None:
-                self._normal.add(frame.mass, state)
-            frame.mass = self._normal.mass
             # With neither `break` nor `return` all mass leaves here: the weights sum to one by construction
             whole = self._breaks.mass is None and not self._returns
-            state = self._normal.result(not whole)
+            state = self._with(self._normal, state, not whole)
             if whole:
-                frame.mass = 1.0
+                self._frame.mass = 1.0
         return state
 
     def end(self, *state: Any) -> tuple:
         """After `finish` (and `else`): with those that broke."""
         frame = self._frame
         if self._breaks.mass is not None:
-            if frame.mass is not None:
-                self._breaks.add(frame.mass, state)
-            frame.mass = self._breaks.mass
-            state = self._breaks.result(self._returns)
+            state = self._with(self._breaks, state, self._returns)
             if not self._returns:
                 frame.mass = 1.0
         if self._decided is not None:
@@ -276,8 +258,15 @@ class Loop:
         frame.report.add(self._line, self._iterations)
         return state
 
+    def _with(self, others: Mixture, state: tuple, normalise: bool) -> tuple:
+        """The state mixed with those of others, who are here again."""
+        if self._frame.mass is not None:
+            others.add(self._frame.mass, state)
+        self._frame.mass = others.mass
+        return others.result(normalise)
+
     def _warn(self, left: Value) -> None:
-        if compiling() or self._frame.rerunning:
+        if compiling():
             return
         self._frame.mark_unrecordable()
         mass = unwrapped(left.tensor).detach()
@@ -302,89 +291,3 @@ def sides(p: Tensor) -> tuple[bool, bool]:
     """Which sides of a branch have probability; at least one of them is run."""
     then = not bool((p == 0).all())
     return then, not bool((p == 1).all()) or not then
-
-
-class _Surroundings:
-    """What the run of a loop's body depends on besides its variables; it is run again in backward: memory for the carried state
-    only.
-
-    A second run must find all that the first one found. Variables are handed over (the rewriter makes every one that the body
-    reads a parameter), the probability of being here and the softness blocks around are put back, and what comes from outside
-    the function (globals, attributes, tensors read from there) is compared: a change in between is an error, as it is where
-    autograd keeps a tensor that is changed in place.
-    """
-
-    def __init__(self, frame: Any):
-        self._frame = frame
-        self._blocks = BLOCKS.get()
-        self._state = frame.mass, frame.base
-        self._outside = self._read()
-        self._runs = 0
-
-    def _read(self) -> tuple[Hashable, list[tuple[int, int]]] | None:
-        """The outside, with the versions of the tensors in it; None where no key can stand for it."""
-        found = Found()
-        try:
-            key = self._frame.function.outside.key(found)
-        except (UnknownError, TypeError, RecursionError):
-            return None
-        return key, [(id(t), t._version) for t in found.tensors]
-
-    @contextmanager
-    def run(self) -> Iterator[None]:
-        self._runs += 1
-        if self._runs == 1:
-            yield
-            return
-        frame = self._frame
-        if self._outside is not None and self._read() != self._outside:
-            raise RuntimeError(
-                f"{frame.name}: something that it reads from outside changed between forward and backward, and with "
-                "checkpoint=True its loops are run again; change it after the backward pass, or pass it as an argument."
-            )
-        now = frame.mass, frame.base, frame.report, frame.rerunning
-        (frame.mass, frame.base), frame.report, frame.rerunning = self._state, Report(), True
-        try:
-            with within(self._blocks):
-                yield
-        finally:
-            frame.mass, frame.base, frame.report, frame.rerunning = now
-
-
-def rerun(frame: Any, body: Callable[..., tuple], *state: Any) -> tuple:
-    """body(*state), computed again when its gradient is wanted."""
-    values = flat(state)
-    surroundings = _Surroundings(frame)
-    found: list[Any] = []
-
-    def run(*moved: Tensor) -> tuple[Tensor, ...]:
-        with surroundings.run():
-            results = body(*_filled(state, moved))
-        # Its structure, without the tensors
-        found[:] = [_filled(results, itertools.repeat(None))]
-        return tuple(value.tensor for value in flat(results))
-
-    outputs: Any = checkpoint(run, *(value.tensor for value in values), use_reentrant=False)
-    return _filled(found[0], outputs)
-
-
-def _filled(nest: Any, tensors: Iterable[Tensor | None]) -> Any:
-    """The nest with these tensors for those of its values."""
-    source = iter(tensors)
-    return mapped(lambda x: Value(next(source), x.batched, EAGER) if type(x) is Value else x, nest)
-
-
-def rerun_each(frame: Any, body: Callable[..., tuple], items: Iterable[Any], *state: Any) -> tuple:
-    """The body for each item, in about sqrt(n) pieces of sqrt(n) iterations: memory grows with sqrt(n) states."""
-    items = list(items)
-    size = max(1, math.isqrt(len(items)))
-    for start in range(0, len(items), size):
-        piece = items[start : start + size]
-
-        def run(*carried: Any, piece: list = piece) -> tuple:
-            for item in piece:
-                carried = body(item, *carried)
-            return carried
-
-        state = rerun(frame, run, *state)
-    return state

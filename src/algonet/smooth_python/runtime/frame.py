@@ -20,7 +20,7 @@ from ..machine.values import Value, mapped, smooth_kind
 from ..operation import Draws
 from ..softness import Report, Settings
 from . import calls, comparisons, subscripts
-from .control import Branch, Loop, any_left, rerun, rerun_each
+from .control import Branch, Loop, any_left
 from .merging import Missing, Mixture, merged
 
 
@@ -138,7 +138,7 @@ class Frame:
     size: int | None
     #: Options given with the call: they hold for the smooth functions it calls, too.
     overrides: dict[str, Any]
-    draws: Draws | None
+    draws: Draws
     #: Of numbers that come from nowhere else.
     precision: torch.dtype
     #: Weights and biases of the assignments, where it is trained, and the gates on them, where these are asked about.
@@ -153,8 +153,6 @@ class Frame:
     base: Any = 1.0
     #: Who is in the branches around, by their coins.
     inside: Callable[[], Value] | None = None
-    #: Whether this is the function's second run, for the backward pass.
-    rerunning: bool = False
     #: Whether masses below epsilon were dropped: the weights of what is returned then do not sum to one by themselves.
     dropped: bool = False
     #: The last decision on whether to leave early: what is returned is smooth then, whichever way anybody went.
@@ -183,8 +181,6 @@ class Frame:
     slice = slice
     missing = Missing
     live = subscripts.live
-    rerun = rerun
-    rerun_each = rerun_each
 
     # -- deciding
 

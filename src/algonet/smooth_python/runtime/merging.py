@@ -43,8 +43,7 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
         if type(then) is Value and type(other) is Value:
             parts = _by_parts(one, p, then, other)
             return _joined(p, then, other, name, how) if parts is None else parts
-        numbers = isinstance(then, NUMBERS) and isinstance(other, NUMBERS)
-        if numbers and then == other:
+        if isinstance(then, NUMBERS) and isinstance(other, NUMBERS) and then == other:
             return then
         if operand(then) and operand(other):
             if not chosen and any(type(x) is float and math.isinf(x) for x in (then, other)):
@@ -52,11 +51,7 @@ def merged(p: Value, then: Any, other: Any, name: str = "result", chosen: bool =
                     f"`{name}` is infinite on one path, and so would be every mixture with it; begin with a large finite "
                     "number, or with the first item."
                 )
-            if chosen or not numbers:
-                return _joined(p, then, other, name, how)
-            step = float(then) - float(other)
-            found = p if step == 1.0 else p * step
-            return found if other == 0 else found + float(other)
+            return _joined(p, then, other, name, how)
         if isinstance(then, Missing) or isinstance(other, Missing):
             return Missing(name, "has a value on one path only")
         if not smooth_kind(then) and not smooth_kind(other) and _equal(then, other):

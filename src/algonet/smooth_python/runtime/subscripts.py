@@ -33,10 +33,8 @@ def load(frame: Any, container: Any, index: Any) -> Any:
             # Whatever its __getitem__ looks at, or makes up, no recording holds it
             frame.mark_unrecordable()
         return container[index]  # pyright: ignore[reportIndexIssue]
-    if isinstance(container, Tensor) and not _contains_value(index):
-        if _crisp(index):
-            return frame.machine.derived(container, operator.itemgetter(index))
-        return container[index]  # pyright: ignore[reportIndexIssue]
+    if isinstance(container, Tensor) and _crisp(index):
+        return frame.machine.derived(container, operator.itemgetter(index))
     array = as_value(container)
     if _one_by_one(index):
         first, *rest = index

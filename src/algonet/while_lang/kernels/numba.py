@@ -17,7 +17,7 @@ from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
 
 from ..compiler import HEAD, Emitter, KernelSpec, Line, lower
-from .runner import WhilePlan
+from . import WhilePlan
 
 #: Elements of a block. Measured on the multiplication program, against one element at a time: 8 lanes 5 times, 16 lanes 8
 #: times, 32 and 64 lanes 7 and 6 times faster (a block runs until its slowest element has stopped).

@@ -13,7 +13,7 @@ from algonet.core.codegen import generate as codegen
 from algonet.core.launch import Launch
 
 from ..compiler import HEAD, Emitter, KernelSpec, Line, lower
-from .runner import WhilePlan
+from . import WhilePlan
 
 #: Elements of a block: the threads of one warp.
 BLOCK = 32
@@ -84,6 +84,6 @@ def run({", ".join(spec.arguments)}, BLOCK: tl.constexpr):
     block = tl.program_id(0).to(tl.int64)
     item = block * BLOCK + tl.arange(0, BLOCK)
     inside = item < n
-    zero = tl.zeros([BLOCK], dtype={"slopes" if spec.reduce else "values"}.dtype.element_ty)
+    zero = tl.zeros([BLOCK], dtype={"slopes" if spec.seeds else "values"}.dtype.element_ty)
 {chr(10).join(writer.lines)}
 '''

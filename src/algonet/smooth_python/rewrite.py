@@ -13,23 +13,10 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from .expressions import (
-    Expressions,
-    arguments,
-    assign,
-    attribute,
-    call,
-    defined,
-    frame,
-    has_calls,
-    is_heavy,
-    named,
-    placed,
-    thunk,
-)
 from .liveness import (
     NOTHING,
     Assignment,
@@ -47,23 +34,90 @@ from .liveness import (
     stored,
 )
 
+_COMPARISONS: dict[type[ast.cmpop], str] = {
+    ast.Gt: "gt",
+    ast.Lt: "lt",
+    ast.GtE: "ge",
+    ast.LtE: "le",
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.In: "contains",
+}
+#: Calls of these cost nothing worth skipping.
+# fmt: off
+_LIGHT = frozenset((
+    "abs", "min", "max", "sum", "any", "all", "len", "range", "zip", "enumerate", "float", "int", "bool", "print", "list",
+    "tuple",
+))
+# fmt: on
 
-def rewritten(
-    function: ast.FunctionDef, checkpoint: bool = False, weighted: bool = False, gated: bool = False
-) -> ast.FunctionDef:
+
+def is_heavy(nodes: list[Any]) -> bool:
+    """Whether these contain a loop or a call that is worth skipping when that branch has almost no probability."""
+    return has_calls(nodes) or any(isinstance(node, (ast.For, ast.While)) for top in nodes for node in ast.walk(top))
+
+
+def has_calls(nodes: list[Any]) -> bool:
+    """Whether these call a function by its name, other than the builtins that cost nothing."""
+    calls = (node.func for top in nodes for node in ast.walk(top) if isinstance(node, ast.Call))
+    return any(isinstance(function, ast.Name) and function.id not in _LIGHT for function in calls)
+
+
+def named(identifier: str, store: bool = False) -> ast.Name:
+    return ast.Name(identifier, ast.Store() if store else ast.Load())
+
+
+def attribute(owner: str, method: str) -> ast.Attribute:
+    return ast.Attribute(named(owner), method, ast.Load())
+
+
+def call(owner: str, method: str, *args: ast.expr | str, **keywords: ast.expr) -> ast.Call:
+    """owner.method(...); variables by their names."""
+    given: list[ast.expr] = [named(arg) if isinstance(arg, str) else arg for arg in args]
+    return ast.Call(attribute(owner, method), given, [ast.keyword(k, v) for k, v in keywords.items()])
+
+
+def frame(method: str, *args: ast.expr | str, **keywords: ast.expr) -> ast.Call:
+    """A call of the frame."""
+    return call("_s", method, *args, **keywords)
+
+
+def assign(name: str, value: ast.expr) -> ast.Assign:
+    return ast.Assign([named(name, store=True)], value)
+
+
+def arguments(names: Iterable[str] = ()) -> ast.arguments:
+    """Parameters with these names."""
+    args = [ast.arg(n) for n in names]
+    return ast.arguments(posonlyargs=[], args=args, kwonlyargs=[], kw_defaults=[], defaults=[])
+
+
+def defined(name: str, parameters: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
+    function = ast.FunctionDef(name=name, args=parameters, body=body, decorator_list=[])
+    function.type_params = []  # pyright: ignore[reportAttributeAccessIssue]
+    return function
+
+
+def thunk(body: ast.expr) -> ast.Lambda:
+    return ast.Lambda(arguments(), body)
+
+
+def placed(new: Any, old: Any) -> Any:
+    """`new`, if it is nowhere yet, at the line where `old` begins. Not its whole extent: Python names the last line of a call
+    that has several."""
+    if hasattr(old, "lineno") and not hasattr(new, "lineno"):
+        ast.copy_location(new, old)
+        new.end_lineno, new.end_col_offset = new.lineno, new.col_offset + 1
+    return new
+
+
+def rewritten(function: ast.FunctionDef, weighted: bool = False, gated: bool = False) -> ast.FunctionDef:
     """The smooth form of a function that `check` has passed.
 
     Where it is `weighted` or `gated`, every assignment `y = value` becomes `y = _s.assign(number, value)`, with a function that
     reads the old y where it is gated.
     """
-    return _Rewriter(copy.deepcopy(function), checkpoint, weighted, gated).function()
-
-
-def _unpacked(names: list[str], value: ast.expr) -> ast.stmt:
-    """(names) = value, or the bare expression where there are none."""
-    if not names:
-        return ast.Expr(value)
-    return ast.Assign([ast.Tuple([named(n, store=True) for n in names], ast.Store())], value)
+    return _Rewriter(copy.deepcopy(function), weighted, gated).function()
 
 
 def _live(items: ast.expr, changed: Names) -> ast.expr:
@@ -97,21 +151,18 @@ def _set_once(statements: list[ast.stmt], name: str, changed: Names) -> str | No
     return None if decides or read(own[0].value) & changed else ast.unparse(own[0])
 
 
-class _Rewriter(Expressions):
-    """Statements. Every method returns the list of statements that replace one."""
+class _Rewriter(ast.NodeTransformer):
+    """Statements: each has a method that returns the list of those that replace it. Expressions are visited."""
 
-    def __init__(self, function: ast.FunctionDef, checkpoint: bool, weighted: bool, gated: bool):
-        super().__init__()
+    def __init__(self, function: ast.FunctionDef, weighted: bool, gated: bool):
         self._function = function
-        self._checkpoint = checkpoint
         self._gated = gated
         self._assignments = numbered(function) if weighted or gated else {}
         self._alive = Liveness(function, keeping=gated)
-        self._count = {"_if": 0, "_loop": 0, "_body": 0}
+        self._count: Counter[str] = Counter()
         self._loops: list[tuple[str, list[str], int]] = []
         self._defined = defined_before(function)
         self._unset: set[str] = set()
-        self._variables = frozenset(a.arg for a in parameters(function)) | assigned(function.body)
         body = function.body
         only = sum(isinstance(n, ast.Return) for n in ast.walk(function)) == 1
         self._plain_return = only and isinstance(body[-1], ast.Return)
@@ -121,13 +172,11 @@ class _Rewriter(Expressions):
         body = self.block(function.body)
         if not self._plain_return and returns(function.body):
             body.append(ast.Return(frame("result")))
-        start = self._located(self._missing(self._unset), function)
+        unset: list[ast.stmt] = [assign(n, frame("missing", ast.Constant(n))) for n in sorted(self._unset)]
+        start = self._located(unset, function)
         names = "_s", *(a.arg for a in parameters(function))
         new = defined(function.name, arguments(names), [*start, *body] or [ast.Pass()])
         return ast.fix_missing_locations(placed(new, function))
-
-    def _missing(self, names: Any) -> list[ast.stmt]:
-        return [assign(n, frame("missing", ast.Constant(n))) for n in sorted(names)]
 
     def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         new: list[ast.stmt] = []
@@ -149,6 +198,7 @@ class _Rewriter(Expressions):
         return [placed(statement, old) for statement in new]
 
     def _fresh(self, kind: str) -> str:
+        """A name for a branch, a loop or a temporary."""
         self._count[kind] += 1
         return f"{kind}{self._count[kind]}"
 
@@ -206,7 +256,7 @@ class _Rewriter(Expressions):
 
     def _AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:
         path = self._path(node.target)
-        names = [self.temporary() for _ in path]
+        names = [self._fresh("_t") for _ in path]
         before = [assign(n, index) for n, index in zip(names, path, strict=True)]
         value = ast.BinOp(self._loaded(node.target, names), node.op, self.visit(node.value))
         for assignment in self._assignments.get(node, ()):
@@ -217,16 +267,14 @@ class _Rewriter(Expressions):
     def _assign(self, places: list[ast.expr], value: ast.expr) -> list[ast.stmt]:
         if len(places) == 1 and isinstance(places[0], ast.Subscript):
             return [self._stored(places[0], value)]
-        if not any(isinstance(n, ast.Subscript) for place in places for n in ast.walk(place)):
-            return [ast.Assign(places, value)]
-        # First everything on the right, then the targets from left to right
+        # First everything on the right, then the subscripts from left to right
         after: list[ast.stmt] = []
         plain = [self._unsubscripted(place, after) for place in places]
         return [ast.Assign(plain, value), *after]
 
     def _unsubscripted(self, place: ast.expr, after: list[ast.stmt]) -> ast.expr:
         if isinstance(place, ast.Subscript):
-            name = self.temporary()
+            name = self._fresh("_t")
             after.append(self._stored(place, named(name)))
             return named(name, store=True)
         if isinstance(place, (ast.Tuple, ast.List)):
@@ -294,22 +342,17 @@ class _Rewriter(Expressions):
         return ast.List([named(n) for n in sorted(alive & self._defined[node])], ast.Load())
 
     def _transfer(self, owner: str, method: str, names: list[str]) -> ast.stmt:
-        return _unpacked(names, call(owner, method, *names))
+        """(names) = owner.method(names), or the bare call where there are none."""
+        value = call(owner, method, *names)
+        variables = ast.Tuple([named(n, store=True) for n in names], ast.Store())
+        return ast.Assign([variables], value) if names else ast.Expr(value)
 
     def _For(self, node: ast.For) -> list[ast.stmt]:
         # Where the body writes into what is gone through, each item is read when its turn comes
-        given = self.visit(node.iter)
-        items = _live(given, stored(node.body)[1])
+        items = _live(self.visit(node.iter), stored(node.body)[1])
         if leaves(node.body):
             return self._loop(node, lambda body: ast.For(node.target, items, body, []))
-        if self._checkpoint and items is given:
-            living = self._alive.around[node]
-            names = self._carried(node, assigned([node]) & (living.after | living.head))
-            function = self._again(node, names, self.temporary())
-            new = [function, _unpacked(names, frame("rerun_each", function.name, items, *names))]
-        else:
-            new = [ast.For(node.target, items, self.block(node.body), [])]
-        return [*new, *self.block(node.orelse)]
+        return [ast.For(node.target, items, self.block(node.body), []), *self.block(node.orelse)]
 
     def _While(self, node: ast.While) -> list[ast.stmt]:
         return self._loop(node, lambda test, body: ast.While(test, body, []))
@@ -326,12 +369,7 @@ class _Rewriter(Expressions):
         new: list[ast.stmt] = [assign(loop, frame("loop", *map(ast.Constant, told)))]
         self._loops.append((loop, names, keep))
         test = [call(loop, "goes", self.probability(node.test), *names)] if isinstance(node, ast.While) else []
-        if test and self._checkpoint and not leaves(node.body):
-            function = self._again(node, names, None)
-            new.append(function)
-            body: list[ast.stmt] = [_unpacked(names, frame("rerun", function.name, *names))]
-        else:
-            body = self.block(node.body)
+        body = self.block(node.body)
         if test:
             body.append(self._transfer(loop, "next", names))
         else:
@@ -343,21 +381,62 @@ class _Rewriter(Expressions):
             new.append(ast.If(attribute("_s", "going"), self.block(node.orelse), []))
         return [*new, self._transfer(loop, "end", names[:keep])]
 
-    def _again(self, node: ast.While | ast.For, names: list[str], item: str | None) -> ast.FunctionDef:
-        """A loop's body as a function of what it carries, so that it can be run again instead of kept.
+    # -- expressions: comparisons, and/or/not, conditional expressions, subscripts and calls become calls of the frame
 
-        All other variables that it reads are parameters, too, with the values they have before the loop as defaults: when
-        the body is run again they may have others.
-        """
-        outside, self._unset, self._checkpoint = self._unset, set(), False
-        inner = self.block(node.body)
-        self._checkpoint = True
-        start = self._missing(self._unset - set(names))
-        self._unset = outside
-        if isinstance(node, ast.For) and item is not None:
-            start.append(ast.Assign([node.target], named(item)))
-        found = NOTHING.union(*(read(statement) for statement in node.body)) & self._variables
-        fixed = self._carried(node, found - assigned([node]) - set(names))
-        result = ast.Return(ast.Tuple([named(n) for n in names], ast.Load()))
-        given = arguments([*([item] if item else []), *names], fixed)
-        return defined(self._fresh("_body"), given, [*start, *inner, result])
+    def visit(self, node: ast.AST) -> Any:
+        decision = self._decision(node)
+        # The value of a comparison that is kept
+        return placed(super().visit(node) if decision is None else frame("decided", decision), node)
+
+    def probability(self, node: ast.expr) -> ast.expr:
+        """A condition: comparisons are probabilities already, anything else is asked for its truth."""
+        if isinstance(node, ast.Constant):
+            return self.visit(node)
+        return placed(self._decision(node) or frame("truth", self.visit(node)), node)
+
+    def _decision(self, node: ast.AST) -> ast.expr | None:
+        """The probability of a comparison, and of `and`, `or` and `not`; None for anything else."""
+        if isinstance(node, ast.Compare):
+            return self._chain(self.visit(node.left), [*zip(node.ops, node.comparators, strict=True)])
+        if isinstance(node, ast.BoolOp):
+            first, *rest = [self.probability(value) for value in node.values]
+            return frame("both" if isinstance(node.op, ast.And) else "either", first, *map(thunk, rest))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return frame("negate", self.probability(node.operand))
+        return None
+
+    def _chain(self, left: ast.expr, links: list[tuple[ast.cmpop, ast.expr]]) -> ast.expr:
+        """left < right < ...: links behind the first run later, and what they assign would stay inside a thunk: nest them."""
+        (operation, right), *rest = links
+        right = following = self.visit(right)
+        if rest and not isinstance(right, (ast.Name, ast.Constant)):
+            middle = self._fresh("_t")
+            right, following = ast.NamedExpr(named(middle, store=True), right), named(middle)
+        if isinstance(operation, (ast.Is, ast.IsNot)):
+            link: ast.expr = ast.Compare(left, [operation], [right])
+        elif isinstance(operation, ast.NotIn):
+            link = frame("negate", frame("contains", left, right))
+        else:
+            link = frame(_COMPARISONS[type(operation)], left, right)
+        return frame("both", link, thunk(self._chain(following, rest))) if rest else link
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        parts = self.probability(node.test), thunk(self.visit(node.body)), thunk(self.visit(node.orelse))
+        heavy = {"heavy": ast.Constant(True)} if is_heavy([node.body, node.orelse]) else {}
+        return frame("choose", *parts, **heavy)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        return ast.Call(attribute("_s", "call"), [node.func, *node.args], node.keywords)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return frame("load", self.visit(node.value), self.visit(node.slice))
+
+    def visit_Slice(self, node: ast.Slice) -> ast.expr:
+        bounds = (node.lower, node.upper, node.step)
+        return frame("slice", *(ast.Constant(None) if b is None else self.visit(b) for b in bounds))
+
+    def visit_comprehension(self, node: ast.comprehension) -> ast.comprehension:
+        self.generic_visit(node)
+        node.ifs = [frame("crisp", test) for test in node.ifs]
+        return node

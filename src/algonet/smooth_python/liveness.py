@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..softness import OPTIONS
+from .softness import OPTIONS
 
 Names = frozenset[str]
 NOTHING: Names = frozenset()
@@ -229,18 +229,13 @@ def _pairs(node: ast.stmt, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
     return [(target, value)] if starred else list(zip(parts, values, strict=True))
 
 
-_WRITE_OUTSIDE = "call it outside the smooth function and pass the result in"
 #: Syntax that has no smooth meaning -> what to write instead.
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     **dict.fromkeys((ast.Try, ast.TryStar), ("`try`", "test for the bad case with `if` before it happens")),
     ast.Raise: ("`raise`", "check the arguments before the call, or use `assert` on Python values"),
     ast.With: ("`with`", "put the block around the call"),
-    ast.AsyncWith: ("`async with`", "put the block around the call"),
-    ast.AsyncFor: ("`async for`", "collect the items first and pass them in"),
-    ast.AsyncFunctionDef: ("an async function", _WRITE_OUTSIDE),
-    ast.Await: ("`await`", _WRITE_OUTSIDE),
-    ast.Yield: ("`yield`", "append to a list and return it"),
-    ast.YieldFrom: ("`yield from`", "append to a list and return it"),
+    ast.AsyncFunctionDef: ("an async function", "call it outside the smooth function and pass the result in"),
+    **dict.fromkeys((ast.Yield, ast.YieldFrom), ("`yield`", "append to a list and return it")),
     ast.Global: ("`global`", "return the new value; globals can be read but not written"),
     ast.Nonlocal: ("`nonlocal`", "return the new value; outer variables can be read but not written"),
     ast.Delete: ("`del`", "leave the variable alone, it is dropped where it is no longer read"),
@@ -250,11 +245,10 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lambda: ("`lambda`", "define a function outside, decorated with @smooth if it decides anything"),
     ast.NamedExpr: ("`:=`", "write the assignment on a line of its own"),
     ast.Match: ("`match`", "write if / elif"),
-    ast.Set: ("a set", "use a list or a tuple"),
-    ast.SetComp: ("a set", "use a list"),
+    **dict.fromkeys((ast.Set, ast.SetComp), ("a set", "use a list or a tuple")),
 }
 _CHANGING = ["pop", "insert", "extend", "remove", "clear", "sort", "reverse", "update", "setdefault", "popitem"]
-_RESERVED = re.compile(r"_s|_(if|loop|t|body)\d+")
+_RESERVED = re.compile(r"_s|_(if|loop|t)\d+")
 
 
 class NotSmoothError(SyntaxError):

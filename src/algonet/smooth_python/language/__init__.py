@@ -1,1 +1,0 @@
-"""From source to source: what is refused, which variables live, and the rewritten program."""
