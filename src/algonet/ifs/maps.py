@@ -13,8 +13,7 @@ def contraction(parameters: Tensor, bound: float = 0.97) -> Tensor:
     """The same maps with their linear parts scaled so that each shrinks distances: spectral norm below `bound`.
 
     A norm s becomes s / (1 + (s / bound)^32)^(1/32): smooth, below `bound` whatever s is, and s itself to within 1 %
-    up to 0.9 bound. In 3-D a smooth upper bound of the norm takes its place. Parameters (..., n, 6) or (..., n, 12) in the
-    residual form; offsets stay. Infinitely often differentiable.
+    up to 0.9 bound. Parameters (..., n, 6) in the residual form; offsets stay. Infinitely often differentiable.
 
     >>> contraction(torch.tensor([[0.0, 9.0, 0.0, 0.0, 0.0, -0.5]]), bound=0.9)
     tensor([[ 0.0000, -0.1000,  0.0000,  0.0000,  0.0000, -0.9550]])
@@ -27,7 +26,7 @@ def contraction(parameters: Tensor, bound: float = 0.97) -> Tensor:
 
 def capped(parameters: Tensor, bound: Tensor) -> Tensor:
     """`contraction` with one bound per map: `bound` broadcasts to (..., n)."""
-    offset, linear = split_parameters(parameters, 2 if parameters.shape[-1] == 6 else 3)
+    offset, linear = split_parameters(parameters)
     norm = map_norms(parameters)
     # the 32nd power of the smaller of s/bound and its inverse cannot overflow
     large = norm > bound
@@ -37,26 +36,12 @@ def capped(parameters: Tensor, bound: Tensor) -> Tensor:
 
 
 def map_norms(parameters: Tensor) -> Tensor:
-    """Spectral norm of each map's linear part, (..., n); smooth, and in 3-D an upper bound within 2 %."""
-    if parameters.shape[-1] == 6:
-        _, linear = split_parameters(parameters, 2)
-        a, b, c, d = linear[..., 0, 0], linear[..., 0, 1], linear[..., 1, 0], linear[..., 1, 1]
-        # a 2x2 matrix is a rotation times a scale plus a reflection times a scale: the norm is the sum of both scales
-        turn = ((a + d) ** 2 + (c - b) ** 2) / 4
-        flip = ((a - d) ** 2 + (c + b) ** 2) / 4
-        return torch.sqrt(turn + 1e-12) + torch.sqrt(flip + 1e-12)
-    _, linear = split_parameters(parameters, 3)
-    scale = linear.abs().amax((-2, -1), keepdim=True).clamp_min(1e-6).detach()
-    gram = (linear / scale).mT @ (linear / scale)
-    # trace(G^32)^(1/64), with the trace taken out at each squaring so that nothing overflows
-    log_norm = torch.zeros_like(scale[..., 0, 0])
-    for power in range(5):
-        trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(1e-12)
-        log_norm = log_norm + trace.log() / 2 ** (power + 1)
-        gram = gram / trace[..., None, None]
-        gram = gram @ gram
-    trace = gram.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(1e-12)
-    return torch.exp(log_norm + trace.log() / 64) * scale[..., 0, 0]
+    """Spectral norm of each map's linear part, (..., n); smooth."""
+    (a, b), (c, d) = (row.unbind(-1) for row in split_parameters(parameters)[1].unbind(-2))
+    # a 2x2 matrix is a rotation times a scale plus a reflection times a scale: the norm is the sum of both scales
+    turn = ((a + d) ** 2 + (c - b) ** 2) / 4
+    flip = ((a - d) ** 2 + (c + b) ** 2) / 4
+    return torch.sqrt(turn + 1e-12) + torch.sqrt(flip + 1e-12)
 
 
 def area_weights(parameters: Tensor, floor: float = 0.01) -> Tensor:
@@ -64,16 +49,13 @@ def area_weights(parameters: Tensor, floor: float = 0.01) -> Tensor:
 
     Points then lie about evenly over a fractal whose parts do not overlap. Sums to 1; differentiable.
     """
-    _, linear = split_parameters(parameters, 2 if parameters.shape[-1] == 6 else 3)
+    _, linear = split_parameters(parameters)
     area = torch.sqrt(determinant(linear) ** 2 + 1e-12)
     share = area / area.sum(-1, keepdim=True)
     return (share + floor) / (1 + floor * share.shape[-1])
 
 
 def determinant(linear: Tensor) -> Tensor:
-    """Of 2 x 2 or 3 x 3 matrices, written out: `torch.linalg.det` starts threads, which a forked child lacks."""
-    if linear.shape[-1] == 2:
-        (a, b), (c, d) = (row.unbind(-1) for row in linear.unbind(-2))
-        return a * d - b * c
-    first, second, third = linear.unbind(-2)
-    return (torch.linalg.cross(first, second) * third).sum(-1)
+    """Of 2 x 2 matrices, written out: `torch.linalg.det` starts threads, which a forked child lacks."""
+    (a, b), (c, d) = (row.unbind(-1) for row in linear.unbind(-2))
+    return a * d - b * c
