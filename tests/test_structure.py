@@ -357,7 +357,7 @@ def test_applications_use_public_names_only():
 
 
 #: Modules behind the packages that applications draw with.
-DRAWN = {"", "nn.plots", "while_lang.plots", "ran.config", "ran.losses", "ran.networks", "ran.schedules"}
+DRAWN = {"", "while_lang.plots", "ran.config", "ran.losses", "ran.networks", "ran.schedules"}
 
 
 def test_no_kernel_lists_names_by_hand():
