@@ -157,7 +157,6 @@ def test_every_cache_is_of_one_kind():
 FILLED = {
     "apps/play/server.py:_drawn": "one for each room",
     "core/operation.py:OPERATIONS": "one for each operation",
-    "core/codegen/store.py:_chosen": "64",
     "core/codegen/store.py:_private": "one for each process",
     "core/tracing.py:_FOUND": "one for each private part",
     "render/meshes.py:_PREVIEWS": "one function",

@@ -76,11 +76,7 @@ class Launch:
                     PLANS.put(key, compiled)
                 return
             again = compiled[self.grid]
-            try:
-                again(*tensors, *self.rest)
-            except TypeError:  # releases before 3.3 want the arguments without constants
-                self.kernel[self.grid](*tensors, *self.rest, **self.options)
-                return
+            again(*tensors, *self.rest)
         # With one device there is no other to be on
         self.device = tensors[0].device.index if torch.cuda.device_count() > 1 else None
         self.again = again if self.device is not None else _straight(compiled, self.grid, again)

@@ -17,9 +17,8 @@ from algonet.core.memory import check_memory
 from algonet.relax import GaussianNoise, SoftModule
 
 from .checks import Aggregate, Extent, Poisson, check_extent, check_noise, parameters_of
-from .choices import draw_addresses, draw_choices
 from .functional import chaos_game, smooth_raster
-from .maps import area_weights, contraction, map_norms
+from .maps import area_weights, contraction, draw_addresses, draw_choices, map_norms
 from .presets import preset
 
 #: A file with more is refused; a thousand times the usual, and 10 GB of choices.
