@@ -86,9 +86,9 @@ def replace_gradually(
     `steps=0` shows the bare effect.
 
     `part` is a dotted name; `algorithm` a module with the part's inputs and output shape, a function of one tensor (tuples
-    count by their first entry), or a program that takes and gives the part's features; `loss(output, target)`; `score(network)` a
-    number, higher is better, computed in evaluation mode. The given network and algorithm are left as they were: the
-    result holds copies. Cost: levels * steps training steps.
+    count by their first entry), or a program that takes and gives the part's features; `loss(output, target)`;
+    `score(network)` a number, higher is better, computed in evaluation mode. The given network and algorithm are left as
+    they were: the result holds copies. Cost: levels * steps training steps.
 
     >>> net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     >>> x = torch.randn(8, 3)
