@@ -134,14 +134,14 @@ class Bound:
         self.plan: Plan | None = None
 
     def __call__(self, tensors: Tensors) -> tuple[Tensor, ...]:
-        plan = self.plan
-        if plan is not None and tracing.plain() and not tracing.pushing():
+        plan = None if tracing.compiling() or tracing.interpreter() is not None or tracing.modes() else self.plan
+        if plan is not None and tracing.forward_level() < 0:
             return _apply_eagerly(self, *tensors) if True in self.needs else tuple(plan.forward(tensors)[0])
         operator, settings = self.operator, self.settings
         count = operator.count(len(tensors), settings)
         if tracing.compiling() or tracing.faking():
             return tuple(operator._traced(list(tensors), codec.encode(settings))[:count])
-        if tracing.pushing():
+        if tracing.forward_level() >= 0:
             return tuple(operator.reference(list(tensors), settings))
         return _Forward.apply(Bound(operator, settings, (True,) * len(tensors)), *tensors)[:count]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -45,6 +45,14 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray]:
     return list(map(Tensor.numpy, tensors))
 
 
+def _run(work: Callable[..., None], cut: Sequence[tuple[int, ...]]) -> None:
+    """Work on each part of a cut; one part alone needs no threads."""
+    if len(cut) == 1:
+        work(*cut[0])
+    else:
+        spread(work, cut)
+
+
 class SmoothRasterPlan(RasterPlan):
     """The picture by blocks of points, each with a picture of its own; its gradients by blocks of points, too."""
 
@@ -70,7 +78,7 @@ class SmoothRasterPlan(RasterPlan):
             if kernel(p[i], s[i], w[i], f[i], first, last, settings.width, reach, settings.logs, out[i, k]):
                 broken.append(i)
 
-        spread(work, self.cut)
+        _run(work, self.cut)
         drawn = pictures[..., : settings.width]
         total = drawn.sum(1) if self.per_item > 1 else drawn[:, 0].clone()
         for i in set(broken):
@@ -91,7 +99,7 @@ class SmoothRasterPlan(RasterPlan):
                 grad_p[i], grad_w[i], grad_f[i],
             )  # fmt: skip
 
-        spread(work, self.back)
+        _run(work, self.back)
 
 
 class ChaosGamePlan(ChaosPlan):
@@ -104,7 +112,7 @@ class ChaosGamePlan(ChaosPlan):
     def draw(self, *tensors: Tensor) -> None:
         a, c, x, states, points = _arrays(*tensors)
         burn_in, kernel = self.settings.burn_in, self.kernels.forward
-        spread(lambda i, _, *chains: kernel(a[i], c[i], x[i], *chains, burn_in, states[i], points[i]), self.cut)
+        _run(lambda i, _, *chains: kernel(a[i], c[i], x[i], *chains, burn_in, states[i], points[i]), self.cut)
 
     def pull(self, *tensors: Tensor) -> None:
         g, a, c, x, states, grad_a, grad_x = _arrays(*tensors)
@@ -113,4 +121,4 @@ class ChaosGamePlan(ChaosPlan):
         def work(i: int, k: int, first: int, last: int) -> None:
             kernel(g[i], a[i], c[i], x[i], first, last, *steps, states[i], grad_a[i, k], grad_x[i])
 
-        spread(work, self.cut)
+        _run(work, self.cut)
