@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numba
-from numba.core import caching
+from numba.core.caching import CompileResultCacheImpl, _Cache
 from numba.core.ccallback import CFunc
 from numba.core.compiler import Compiler
 from numba.core.serialize import dumps
@@ -33,14 +33,14 @@ PATIENCE = 1.0
 _TOLD = threading.Lock()
 
 
-class KernelCache(caching._Cache):
+class KernelCache(_Cache):
     """The machine code of one function, by signature. `stamp` changes with its source and with all that it inlines."""
 
     def __init__(self, function: Callable, stamp: str):
         self._name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
         self._stamp = stamp
         # Numba's own conversions between machine code and bytes, without the files
-        self._convert = object.__new__(caching.CompileResultCacheImpl)
+        self._convert = object.__new__(CompileResultCacheImpl)
         self._convert._lineno = function.__code__.co_firstlineno
 
     @property
