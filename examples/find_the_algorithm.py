@@ -4,7 +4,7 @@ The task, six numbers to the spread of their inner four, needs the sort; nobody 
 a little, and are annealed. Then every node and connection is tried, in or out, and has to prove itself: the rest is trained
 again for a moment each time. What remains is an ordinary network.
 
-python examples/find_the_algorithm.py [--seed 0] [--out topology.png]
+python examples/find_the_algorithm.py [--seed 0]
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Which algorithm does a task need?")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--starts", type=int, default=2, help="how often to begin anew; the best is kept")
-    parser.add_argument("--out", help="draw the graph before and after into this file")
     options = parser.parse_args()
     torch.manual_seed(options.seed)
     generator = torch.Generator().manual_seed(options.seed + 1)
@@ -107,23 +106,6 @@ def main() -> None:
     print(f"left: {hard}")
     print(f"error on new examples {nn.functional.mse_loss(crisp, truth):.4f} of a variance of {truth.var():.4f}")
     print(f"hardened and soft network differ by at most {(soft - crisp).abs().max():.1e}")
-    if options.out:
-        draw(options.out, every_choice().connections, graph.connections)
-
-
-def draw(out: str, before: list, after: list) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from algonet.nn.plots import draw_connections
-
-    figure, axes = plt.subplots(2, 1, figsize=(9, 6))
-    for axis, connections, title in zip(axes, (before, after), ("before", "after"), strict=True):
-        draw_connections(axis, connections)
-        axis.set_title(title)
-    figure.savefig(out, dpi=120)
 
 
 if __name__ == "__main__":

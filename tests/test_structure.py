@@ -157,7 +157,6 @@ def test_every_cache_is_of_one_kind():
 FILLED = {
     "apps/play/server.py:_drawn": "one for each room",
     "core/operation.py:OPERATIONS": "one for each operation",
-    "core/codegen/store.py:_chosen": "64",
     "core/codegen/store.py:_private": "one for each process",
     "core/tracing.py:_FOUND": "one for each private part",
     "render/meshes.py:_PREVIEWS": "one function",
@@ -356,7 +355,7 @@ def test_applications_use_public_names_only():
 
 
 #: Modules behind the packages that applications draw with.
-DRAWN = {"", "nn.plots", "while_lang.plots", "ran.config", "ran.losses", "ran.networks", "ran.schedules"}
+DRAWN = {"", "while_lang.plots", "ran.config", "ran.losses", "ran.networks", "ran.schedules"}
 
 
 def test_no_kernel_lists_names_by_hand():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.func import grad, hessian, jacrev, jvp, vmap
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vmap
 
 from algonet.core.autograd import Operator, Plan
 from algonet.core.codec import encode
@@ -71,6 +71,7 @@ def test_forward_over_reverse(xs):
     total = lambda t: sum(o.sum() for o in cube(t, s))  # noqa: E731
     torch.testing.assert_close(hessian(total)(x[0]), expected)
     torch.testing.assert_close(jacrev(jacrev(total))(x[0]), expected)
+    torch.testing.assert_close(jacfwd(jacfwd(total))(x[0]), expected)
 
 
 def test_jvp(xs):

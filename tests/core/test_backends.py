@@ -56,9 +56,9 @@ def test_auto_never_picks_the_interpreter(monkeypatch):
 def test_reasons_name_the_package_or_the_device(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     x = torch.ones(2)
-    assert backends.NUMBA.why_not_here([x]) is None
-    assert "run on the CPU and a tensor is on meta" in str(backends.NUMBA.why_not_here([x.to("meta")]))
-    assert "a tensor is on cpu" in str(backends.TRITON.why_not_here([x]))
+    assert backends.NUMBA.why_not([x]) is None
+    assert "run on the CPU and a tensor is on meta" in str(backends.NUMBA.why_not([x.to("meta")]))
+    assert "a tensor is on cpu" in str(backends.TRITON.why_not([x]))
     monkeypatch.setattr(backends, "_INSTALLED", {"numba": False, "triton": False})
-    assert "numba is not installed (pip install numba)" in str(backends.NUMBA.why_not_here([x]))
-    assert "triton is not installed" in str(backends.TRITON.why_not_here([x]))
+    assert "numba is not installed (pip install numba)" in str(backends.NUMBA.why_not([x]))
+    assert "triton is not installed" in str(backends.TRITON.why_not([x]))

@@ -62,18 +62,3 @@ def test_special_values():
     assert log[0] == -np.inf
     assert np.isnan(log[1])
     assert log[2] == 0
-
-
-@pytest.mark.parametrize(
-    ("mine", "theirs"), [(numba_math.least, min), (numba_math.largest, max)], ids=["least", "largest"]
-)
-def test_extremes_are_those_of_python(mine, theirs):
-    @njit
-    def both(a, b):
-        return mine(a, b), mine(3, b)
-
-    for a, b in [(1.0, 2.0), (2.0, 1.0), (math.nan, 1.0), (1.0, math.nan), (-0.0, 0.0), (0.0, -0.0), (5, 4), (-7, 2)]:
-        expected = theirs(a, b), theirs(3, b)
-        assert [repr(float(got)) for got in both(a, b)] == [repr(float(value)) for value in expected]
-    # Of two precisions, the wider
-    assert both(np.float32(0.1), 0.1)[0] == theirs(float(np.float32(0.1)), 0.1)

@@ -179,16 +179,6 @@ def test_doctors_row(toy):
     assert survey()["toy"] == {"numba": None, "reference": None}
 
 
-def test_declarations_are_checked(toy):
-    options = {"inputs": ("x",), "reference": _reference, "kernels": {}}
-    with pytest.raises(TypeError, match="settings must be a frozen dataclass"):
-        Operation("broken", settings=dict, **options)
-    with pytest.raises(ValueError, match="shared tensor 'y' is not among inputs"):
-        Operation("broken", settings=ToySettings, shared={"y"}, **options)
-    with pytest.raises(ValueError, match="unknown backend 'cobol'; those with kernels are triton, numba"):
-        Operation("broken", settings=ToySettings, **{**options, "kernels": {"cobol": "x"}})
-
-
 def test_first_calls_from_many_threads(toy):
     """Torch destroys an operator's library when two threads define it; one declaration defines it once."""
     errors: list[BaseException] = []

@@ -45,7 +45,7 @@ print(" ".join(f"{x:.4f}" for x in found))
 TAKEN = {
     "nothing": "",
     **{name: f"from algonet.core import tracing\ntracing.PRIVATE[{name!r}] = 'not.there'" for name in tracing.PRIVATE},
-    "numba": "import numba.core.compiler_machinery as machinery\ndel machinery.register_pass",
+    "numba": "import numba.core.caching as caching\ndel caching.CompileResultCacheImpl",
 }
 #: A child for each, forked where the libraries are loaded and nothing was called: to load them takes longer than the calls.
 FORKS = """

@@ -60,7 +60,7 @@ def test_a_divergent_system_stays_finite():
 @given(st.floats(-5, 5), st.floats(-5, 5), st.floats(-5, 5), st.floats(-5, 5), st.sampled_from([0.5, 0.97, 1.0]))
 def test_contraction_bounds_every_map(a, b, c, d, bound):
     parameters = join_parameters(torch.zeros(1, 2).double(), torch.tensor([[[a, b], [c, d]]], dtype=torch.float64))
-    _, linear = split_parameters(contraction(parameters, bound), 2)
+    _, linear = split_parameters(contraction(parameters, bound))
     assert float(torch.linalg.matrix_norm(linear, 2)) < bound + 1e-5
 
 
@@ -71,13 +71,9 @@ def test_contraction_leaves_contractive_maps_nearly_alone():
 
 
 def test_norms_are_spectral_norms():
-    planes, solids = torch.randn(50, 6, dtype=torch.float64), torch.randn(50, 12, dtype=torch.float64)
-    exact = torch.linalg.matrix_norm(split_parameters(planes, 2)[1], 2)
-    assert_close(map_norms(planes), exact, factor=1e5)  # 1e-12 inside the roots
-    exact = torch.linalg.matrix_norm(split_parameters(solids, 3)[1], 2)
-    ratio = map_norms(solids) / exact
-    assert float(ratio.min()) > 1 - 1e-9
-    assert float(ratio.max()) < 1.02
+    maps = torch.randn(50, 6, dtype=torch.float64)
+    exact = torch.linalg.matrix_norm(split_parameters(maps)[1], 2)
+    assert_close(map_norms(maps), exact, factor=1e5)  # 1e-12 inside the roots
 
 
 def test_choices_come_in_proportion():
@@ -103,14 +99,14 @@ def test_addresses_fill_every_cylinder(monkeypatch):
 
 def test_area_weights_are_shares_of_the_area():
     shares = area_weights(PRESETS["fern"].parameters(torch.float64), floor=1e-9)
-    dets = torch.linalg.det(split_parameters(PRESETS["fern"].parameters(torch.float64), 2)[1]).abs()
+    dets = torch.linalg.det(split_parameters(PRESETS["fern"].parameters(torch.float64))[1]).abs()
     assert_close(shares, dets / dets.sum(), factor=1e5)  # 1e-6 under the root that smooths |det|
 
 
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((torch.rand(3, 5), torch.zeros(1, 2, dtype=torch.int64)), {}, r"must be \(\*batch, n, 6\) in 2-D"),
+        ((torch.rand(3, 5), torch.zeros(1, 2, dtype=torch.int64)), {}, r"must be \(\*batch, n, 6\) with n from 1 on"),
         ((torch.rand(0, 6), torch.zeros(1, 2, dtype=torch.int64)), {}, "n from 1 on"),
         (("fern", torch.zeros(1, 2, dtype=torch.int64)), {}, "expected an IFS or a floating tensor"),
         ((HALVES, torch.zeros(1, 2)), {}, "`choices` must be an integer tensor"),
@@ -138,10 +134,3 @@ def test_refuses(arguments, options, message):
 def test_contraction_refuses_a_bound_that_is_none():
     with pytest.raises(ValueError, match=r"`bound` must lie in \(0, 1\], got 2"):
         contraction(HALVES, 2)
-
-
-def test_3d_needs_the_reference():
-    choices = torch.zeros(1, 2, dtype=torch.int64)
-    with pytest.raises(ValueError, match="3-D systems use the reference"):
-        chaos_game(torch.zeros(1, 12) - 0.5, choices, backend="numba")
-    assert chaos_game(torch.zeros(1, 12) - 0.5, choices).shape == (2, 3)

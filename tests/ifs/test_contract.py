@@ -32,11 +32,6 @@ def systems(batch, dtype, generator):
     return parameters.to(dtype), start.to(dtype)
 
 
-def solids(batch, dtype, generator):
-    parameters = 0.2 * torch.randn(batch, 2, 12, generator=generator, dtype=torch.float64)
-    return (parameters.to(dtype),)
-
-
 def raster(**options):
     # epsilon far below float64's tolerance, so that the kernels' windows equal the dense reference
     return lambda points, **backend: smooth_raster(points, (5, 6), epsilon=1e-15, **options, **backend)
@@ -64,9 +59,7 @@ CASES = [
     Case("raster_weights_colours_sigma", raster_with_all, weighted_clouds, kernels=("numba",)),
     Case("raster_separable", raster(sigma=2.0, aggregate=Poisson(), method="separable"), clouds, extremes=FAR),
     Case("chaos_game", game, systems, kernels=("numba",), extremes=WILD),
-    Case("chaos_game_3d", lambda a: chaos_game(a, CHOICES % 2), solids),
     Case("contraction", contraction, lambda *a: systems(*a)[:1]),
-    Case("contraction_3d", contraction, solids),
 ]
 
 

@@ -12,6 +12,7 @@ import torch
 from algonet.relax import SIGMOIDS, GaussianNoise, Heaviside, Logistic, StudentT
 from algonet.render import Camera, EdgeProduct, EuclideanCoverage, FilteredCoverage, SmoothRenderer, icosphere
 from algonet.render.coverage import Coverage, filtered_coverage, integrated_coverage, twice_area
+from helpers.noises import draw
 
 ONE = torch.tensor(1.0, dtype=torch.float64)
 #: Counter-clockwise as seen, with y pointing down.
@@ -22,7 +23,7 @@ TRIANGLE = torch.tensor([[[1.0, 1.0], [2.0, 6.0], [7.0, 2.0]]], dtype=torch.floa
 def test_is_the_probability_of_landing_inside(df: int) -> None:
     noise = StudentT(df, scale=1.5)
     pixel = torch.tensor([[3.0, 4.0]], dtype=torch.float64)
-    where = pixel + noise.sample(400_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    where = pixel + draw(noise, 400_000)
     a, b, c = TRIANGLE[0]
     crosses = [
         (q[1] - p[1]) * (where[:, 0] - p[0]) - (q[0] - p[0]) * (where[:, 1] - p[1]) for p, q in ((a, b), (b, c), (c, a))

@@ -33,6 +33,7 @@ from algonet.render import (
 )
 from algonet.render.coverage import COVERAGES, NAMED, Coverage, coverage_named
 from fit.fitting_scenes import around
+from helpers.noises import draw
 
 #: Those with a name, and fields that names do not reach.
 COVERED = {
@@ -62,8 +63,7 @@ def test_a_scale_in_pixels_is_as_soft_as_the_blur_of_targets(coverage: Coverage)
         renderer.set_scale(pixels)
         profile = renderer(mesh, camera).silhouette[:, 16].detach()
         away = 16 - (torch.arange(32) + 0.5)
-        noise = coverage.blur(pixels)
-        draws = noise.sample(100_000, generator=torch.Generator().manual_seed(0))[:, 0]
+        draws = draw(coverage.blur(pixels), 100_000)[:, 0]
         blurred = (away[:, None] + draws > 0).float().mean(1)
         # A sigmoid is not exactly normal; units of ndc and pixels agree
         assert (profile - blurred).abs().max() < 0.1, pixels

@@ -2,7 +2,7 @@
 
 Eagerly, an `autograd.Function` calls the kernels (a custom operator costs twice as much per call). Under
 `torch.compile` and `torch.export` the same kernels are `torch.library` operators, so the graph does not break. Either
-way the second derivative re-enters the reference, forward-mode derivatives are those of the reference, and `vmap`
+way the second derivative re-enters the reference, forward mode runs the reference, and `vmap`
 runs batched where the kernels batch and item by item where they do not.
 """
 
@@ -134,15 +134,15 @@ class Bound:
         self.plan: Plan | None = None
 
     def __call__(self, tensors: Tensors) -> tuple[Tensor, ...]:
-        plan = self.plan
-        if plan is not None and not tracing.compiling() and tracing.interpreter() is None and not tracing.modes():
-            if True in self.needs or tracing.pushing():
-                return _apply_eagerly(self, *tensors)
-            return tuple(plan.forward(tensors)[0])
+        plan = None if tracing.compiling() or tracing.interpreter() is not None or tracing.modes() else self.plan
+        if plan is not None and tracing.forward_level() < 0:
+            return _apply_eagerly(self, *tensors) if True in self.needs else tuple(plan.forward(tensors)[0])
         operator, settings = self.operator, self.settings
         count = operator.count(len(tensors), settings)
         if tracing.compiling() or tracing.faking():
             return tuple(operator._traced(list(tensors), codec.encode(settings))[:count])
+        if tracing.forward_level() >= 0:
+            return tuple(operator.reference(list(tensors), settings))
         return _Forward.apply(Bound(operator, settings, (True,) * len(tensors)), *tensors)[:count]
 
     @property
@@ -182,28 +182,16 @@ class Bound:
         first, last = self.count, self.count + len(self.needs)
         return list(tensors[:first]), list(tensors[first:last]), list(tensors[last:])
 
-    def vjp(self, grads: Tensors, tensors: Tensors, needs: Sequence[bool]) -> list[Tensor]:
-        """What `backward` computes, from the reference: differentiable again."""
-        moving = [i for i, need in enumerate(needs) if need]
-        pull = torch.func.vjp(self._reference(tensors, moving), *(tensors[i] for i in moving))[1]
-        return list(pull(tuple(grads)))
-
-    def jvp(self, tensors: Tensors, tangents: Sequence[Any]) -> tuple[Tensor, ...]:
-        moving = [i for i, tangent in enumerate(tangents) if tangent is not None]
-        function = self._reference(tensors, moving)
-        return _pushforward(function, [tensors[i] for i in moving], [tangents[i] for i in moving])
-
     def first_derivative(self, tensors: Tensors, needs: Sequence[bool], moving: list[int]) -> Callable[..., Any]:
-        """`vjp` as a function of some of (grads, inputs)."""
+        """What `backward` computes, from the reference, as a function of some of (grads, inputs): differentiable again."""
+        inside = [i for i, need in enumerate(needs) if need]
 
         def gradients(*moved: Tensor) -> tuple[Tensor, ...]:
             grads, inputs, _ = self.split(_replaced(tensors, moving, moved))
-            return tuple(self.vjp(grads, inputs, needs))
+            reference = lambda *ts: tuple(self.operator.reference(_replaced(inputs, inside, ts), self.settings))  # noqa: E731
+            return torch.func.vjp(reference, *(inputs[i] for i in inside))[1](tuple(grads))
 
         return gradients
-
-    def _reference(self, tensors: Tensors, moving: list[int]) -> Callable[..., tuple[Tensor, ...]]:
-        return lambda *moved: tuple(self.operator.reference(_replaced(tensors, moving, moved), self.settings))
 
 
 def _pull(ctx: Any, grads: Sequence[Any]) -> list[Tensor | None]:
@@ -229,7 +217,6 @@ class _Eager(torch.autograd.Function):
         outputs, saved = plan.forward(tensors)
         ctx.bound, ctx.count = bound, len(tensors)
         ctx.save_for_backward(*tensors, *saved)
-        ctx.save_for_forward(*tensors)
         if plan.partial:
             ctx.set_materialize_grads(False)
             ctx.shapes = [o.shape for o in outputs]
@@ -238,10 +225,6 @@ class _Eager(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         return (None, *_pull(ctx, grads))
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any):
-        return ctx.bound.jvp(list(ctx.saved_tensors)[: ctx.count], tangents[1:])
 
 
 class _Forward(torch.autograd.Function):
@@ -256,10 +239,9 @@ class _Forward(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple):
         ctx.bound, *tensors = inputs
         saved = output[ctx.bound.count :]
-        ctx.count, ctx.saved_count = len(tensors), len(saved)
+        ctx.count = len(tensors)
         ctx.mark_non_differentiable(*saved)
         ctx.save_for_backward(*tensors, *saved)
-        ctx.save_for_forward(*tensors)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
@@ -268,11 +250,6 @@ class _Forward(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple, bound: Bound, *tensors: Tensor):
         return _map(bound, lambda *ts: _Forward.apply(bound, *ts), info.batch_size, in_dims[1:], tensors)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any):
-        moved = ctx.bound.jvp(list(ctx.saved_tensors), tangents[1:])
-        return (*moved, *[None] * ctx.saved_count)
 
 
 class _Backward(torch.autograd.Function):
@@ -284,7 +261,6 @@ class _Backward(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple):
         ctx.bound, ctx.needs, *tensors = inputs
         ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
         ctx.mark_non_differentiable(*(o for o, need in zip(output, ctx.needs, strict=True) if not need))
 
     @staticmethod
@@ -296,15 +272,6 @@ class _Backward(torch.autograd.Function):
     def vmap(info: Any, in_dims: tuple, bound: Bound, needs: list[bool], *tensors: Tensor):
         call = lambda *ts: _Backward.apply(bound, needs, *ts)  # noqa: E731
         return _map(bound, call, info.batch_size, in_dims[2:], tensors, needs)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any):
-        bound, needs, tensors = ctx.bound, ctx.needs, list(ctx.saved_tensors)
-        count = bound.count + len(needs)
-        moving = [i for i, t in enumerate(tangents[2 : 2 + count]) if t is not None]
-        gradients = bound.first_derivative(tensors, needs, moving)
-        moved = iter(_pushforward(gradients, [tensors[i] for i in moving], [tangents[2 + i] for i in moving]))
-        return tuple(next(moved) if need else None for need in needs)
 
 
 def _apply_first(*arguments: Any) -> Any:

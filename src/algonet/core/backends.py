@@ -31,23 +31,14 @@ class Backend:
 
     def why_not(self, tensors: Sequence[Tensor]) -> str | None:
         """`None`, or why kernels of this backend cannot take these tensors: not installed, device, precision."""
-        if reason := self.why_not_here(tensors):
-            return reason
+        if not _INSTALLED[self.package]:
+            return f"{self.package} is not installed ({self.how_to_get})"
         for tensor in tensors:
+            if tensor.device.type != self.device and not (self.name == "triton" and interpreting()):
+                return f"{self.title} kernels run on {self.devices} and a tensor is on {tensor.device}"
             if tensor.is_floating_point() and tensor.dtype not in self.dtypes:
                 taken = " and ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
                 return f"{self.title} kernels compute in {taken}, got {tensor.dtype}"
-        return None
-
-    def why_not_here(self, tensors: Sequence[Tensor]) -> str | None:
-        """`why_not` without a look at precisions."""
-        if not _INSTALLED[self.package]:
-            return f"{self.package} is not installed ({self.how_to_get})"
-        if self.name == "triton" and interpreting():
-            return None
-        for tensor in tensors:
-            if tensor.device.type != self.device:
-                return f"{self.title} kernels run on {self.devices} and a tensor is on {tensor.device}"
         return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,17 +38,16 @@ class Launch:
         **values: Any,
     ):
         self.kernel, self.grid = kernel, (*((grid,) if isinstance(grid, int) else grid), 1, 1)[:3]
-        signature = _signature(kernel, tuple(values))
-        self.start: Callable[..., None] = _by_name(signature.tensors)(self)
-        self.rest = tuple([values[name] for name in signature.rest])
-        constants = tuple([values[name] for name in signature.constants])
+        tensors, rest, constants = _signature(kernel, tuple(values))
+        self.start: Callable[..., None] = _by_name(tensors)(self)
+        self.rest = tuple([values[name] for name in rest])
         # Said, because releases of Triton differ in what they do unasked; AMD's compiler knows no limit of registers
         self.options = {"num_warps": warps, "enable_fp_fusion": fused}
         if registers is not None and torch.version.hip is None:
             self.options["maxnreg"] = registers
         # Triton takes an integer for 32 or 64 bits wide by its size, so code is shared between narrow ones only
-        narrow = all(abs(values[name]) < 2**31 for name in signature.numbers)
-        self.key = (kernel, constants, warps, registers, fused) if narrow else None
+        narrow = all(abs(values[name]) < 2**31 for name in rest if name not in constants)
+        self.key = (kernel, *[values[name] for name in constants], warps, registers, fused) if narrow else None
         self.again: Any = None
         self.device: int | None = None
 
@@ -76,11 +75,7 @@ class Launch:
                     PLANS.put(key, compiled)
                 return
             again = compiled[self.grid]
-            try:
-                again(*tensors, *self.rest)
-            except TypeError:  # releases before 3.3 want the arguments without constants
-                self.kernel[self.grid](*tensors, *self.rest, **self.options)
-                return
+            again(*tensors, *self.rest)
         # With one device there is no other to be on
         self.device = tensors[0].device.index if torch.cuda.device_count() > 1 else None
         self.again = again if self.device is not None else _straight(compiled, self.grid, again)
@@ -113,28 +108,18 @@ def _straight(compiled: Any, grid: tuple[int, ...], runner: Callable[..., None])
     return straight
 
 
-class _Signature(NamedTuple):
-    """A kernel's arguments in order: its tensors first, then the rest, which is numbers and constants."""
-
-    tensors: tuple[str, ...]
-    rest: tuple[str, ...]
-    numbers: tuple[str, ...]
-    constants: tuple[str, ...]
-
-
 @cached
-def _signature(kernel: Any, values: tuple[str, ...]) -> _Signature:
-    """Which of the kernel's arguments are tensors: those that are not among `values`."""
-    names = tuple(kernel.arg_names)
+def _signature(kernel: Any, values: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+    """A kernel's arguments in order: its tensors, those that are not among `values`; the rest; and which of these are constants
+    (`tl.constexpr`), for whose values the kernel is compiled."""
+    names, function = tuple(kernel.arg_names), getattr(kernel, "fn", kernel)
     if unknown := [name for name in values if name not in names]:
-        raise TypeError(f"{kernel_name(kernel)} has no argument {', '.join(unknown)}; it takes {names}.")
-    tensors = tuple(name for name in names if name not in values)
-    if names[: len(tensors)] != tensors:
-        late = [name for name in names[: len(tensors)] if name in values]
-        raise TypeError(f"{kernel_name(kernel)}: tensors come first in its signature, not {', '.join(late)}.")
-    rest, fixed = names[len(tensors) :], _constants(kernel)
-    numbers = tuple(name for name in rest if name not in fixed)
-    return _Signature(tensors, rest, numbers, tuple(name for name in rest if name in fixed))
+        raise TypeError(f"{function.__name__} has no argument {', '.join(unknown)}; it takes {names}.")
+    count = len(names) - len(values)
+    if late := [name for name in names[:count] if name in values]:
+        raise TypeError(f"{function.__name__}: tensors come first in its signature, not {', '.join(late)}.")
+    constants = [name for name in names[count:] if "constexpr" in str(function.__annotations__.get(name))]
+    return names[:count], names[count:], tuple(constants)
 
 
 @cached
@@ -158,13 +143,3 @@ def _by_name(names: tuple[str, ...]) -> Callable[[Launch], Callable[..., None]]:
     scope: dict[str, Any] = {}
     exec("\n".join(lines), scope)
     return scope["named"]
-
-
-def kernel_name(kernel: Any) -> str:
-    return getattr(kernel, "__name__", None) or kernel.fn.__name__
-
-
-def _constants(kernel: Any) -> frozenset[str]:
-    """Parameters annotated `tl.constexpr`: the kernel is compiled for their values."""
-    function = getattr(kernel, "fn", kernel)
-    return frozenset(name for name, kind in function.__annotations__.items() if "constexpr" in str(kind))

@@ -26,7 +26,6 @@ The second call of a signature asks nobody whether it can run, and what its kern
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -93,7 +92,6 @@ class Operation(Generic[S]):
         example: Callable[[str], tuple[Sequence[Tensor], S]] | None = None,
     ):
         self.name, self.settings, self.inputs, self.reference = name, settings, tuple(inputs), reference
-        self._check(shared, kernels)
         self.hosted = frozenset(self.inputs.index(tensor) for tensor in hosted)
         self.outputs, self.fake, self.refuse = outputs, fake or reference, refuse
         self.shared = frozenset(self.inputs.index(tensor) for tensor in shared)
@@ -149,18 +147,6 @@ class Operation(Generic[S]):
 
     def __repr__(self) -> str:
         return f"Operation({self.name}: {', '.join(self.backends)})"
-
-    def _check(self, shared: Iterable[str], kernels: Mapping[str, Any]) -> None:
-        params = getattr(self.settings, "__dataclass_params__", None)
-        if not dataclasses.is_dataclass(self.settings) or not params.frozen:  # pyright: ignore[reportOptionalMemberAccess]
-            raise TypeError(f"Operation {self.name}: settings must be a frozen dataclass, got {self.settings!r}.")
-        for tensor in shared:
-            if tensor not in self.inputs:
-                raise ValueError(f"Operation {self.name}: shared tensor {tensor!r} is not among inputs {self.inputs}.")
-        for backend in kernels:
-            if backend not in backends.KERNEL_BACKENDS:
-                known = ", ".join(backends.KERNEL_BACKENDS)
-                raise ValueError(f"Operation {self.name}: unknown backend {backend!r}; those with kernels are {known}.")
 
     def _operator(self, backend: str, kernels: KernelModule) -> Operator:
         name = f"{self.name}_{backend}"

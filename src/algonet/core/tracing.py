@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -75,10 +76,20 @@ def _looked_up(name: str, make: Callable[[], Callable[[], Any]]) -> Callable[[],
 #: calls have no time for a frame of Python around them.
 interpreter: Callable[[], object] = _looked_up("interpreter", lambda: _private("interpreter") or object)
 modes: Callable[[], int] = _looked_up("modes", lambda: _private("modes") or (lambda: 1))
-#: Whether forward mode is at work: tangents are pushed along with the values.
-pushing: Callable[[], bool] = _looked_up(
-    "pushing", lambda: (lambda: True) if _private("level") is None else (lambda: forward_ad._current_level >= 0)
+#: From 0 on, forward mode is at work: tangents are pushed along with the values.
+forward_level: Callable[[], int] = _looked_up(
+    "forward_level",
+    lambda: _probed_level if _private("level") is None else functools.partial(attrgetter("_current_level"), forward_ad),
 )
+
+
+def _probed_level() -> int:
+    """0 if forward mode is at work, which cannot be entered twice; else -1."""
+    try:
+        with forward_ad.dual_level():
+            return -1
+    except RuntimeError:
+        return 0
 
 
 def transforming() -> bool:
@@ -92,7 +103,7 @@ def differentiating(tensors: Iterable[Tensor]) -> bool:
         for tensor in tensors:
             if tensor.requires_grad:
                 return True
-    return pushing()
+    return forward_level() >= 0
 
 
 def faking() -> bool:

@@ -85,10 +85,10 @@ def replace_gradually(
     part learned is what the algorithm computes, the score stays; if not, it falls and fine-tuning must make up for it.
     `steps=0` shows the bare effect.
 
-    `part` is a dotted name; `algorithm` a module or function with the part's inputs and output shape (tuples count by their
-    first entry), or a program that takes and gives the part's features; `loss(output, target)`; `score(network)` a
-    number, higher is better, computed in evaluation mode. The given network and algorithm are left as they were: the
-    result holds copies. Cost: levels * steps training steps.
+    `part` is a dotted name; `algorithm` a module with the part's inputs and output shape, a function of one tensor (tuples
+    count by their first entry), or a program that takes and gives the part's features; `loss(output, target)`;
+    `score(network)` a number, higher is better, computed in evaluation mode. The given network and algorithm are left as
+    they were: the result holds copies. Cost: levels * steps training steps.
 
     >>> net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     >>> x = torch.randn(8, 3)
@@ -105,14 +105,14 @@ def replace_gradually(
     network = copy.deepcopy(network, memo)
     if isinstance(algorithm, nn.Module):
         algorithm = copy.deepcopy(algorithm, memo)
+    if not isinstance(algorithm, nn.Module) or is_program(algorithm):
+        algorithm = Insert(algorithm)
     check_module("replace_gradually", network)
     parts = dict(network.named_modules())
     if not part or part not in parts:
         raise ValueError(f"{where}: the network has no part {part!r}; it has: {', '.join(filter(None, parts))}.")
     old = parts[part]
     frozen = [p for p in old.parameters() if p.requires_grad]
-    if is_program(algorithm):
-        algorithm = Insert(algorithm)
     fade = Fade(old, algorithm)
     _put(network, part, fade)
     rest = [p for p in network.parameters() if p.requires_grad]
@@ -136,20 +136,8 @@ def replace_gradually(
         scores.append(measured() if share else fixed[0])
     for parameter in frozen:
         parameter.requires_grad_(True)
-    _put(network, part, algorithm if isinstance(algorithm, nn.Module) else _Function(algorithm))
+    _put(network, part, algorithm)
     return Replacement(network, mixture, scores, fixed)
-
-
-class _Function(nn.Module):
-    """A plain function in a module's place."""
-
-    def __init__(self, function: Callable[..., Any]):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Any) -> Any:
-        result = self.function(*inputs)
-        return result[0] if isinstance(result, tuple) else result
 
 
 def _put(network: nn.Module, name: str, module: nn.Module) -> None:

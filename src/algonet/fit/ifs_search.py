@@ -190,13 +190,13 @@ def _rotation(angle: Tensor) -> Tensor:
 
 def _apply(maps: Tensor, points: Tensor) -> Tensor:
     """Maps (..., 6) and points (K, 2) give (..., K, 2)."""
-    offset, linear = split_parameters(maps, 2)
+    offset, linear = split_parameters(maps)
     return points @ linear.mT + offset[..., None, :]
 
 
 def _area(maps: Tensor, side: int) -> Tensor:
     """What a map does to areas; one that flattens the shape still leaves a line a pixel wide."""
-    _, linear = split_parameters(maps, 2)
+    _, linear = split_parameters(maps)
     return torch.sqrt(determinant(linear) ** 2 + (map_norms(maps) / (0.6 * side)) ** 2)
 
 
@@ -273,7 +273,7 @@ class Whitening:
         self.root, self.inverse = vectors * root @ vectors.T, vectors / root @ vectors.T
 
     def encode(self, parameters: Tensor) -> Tensor:
-        offset, linear = split_parameters(parameters, 2)
+        offset, linear = split_parameters(parameters)
         return torch.cat([(offset + linear @ self.centre - self.centre)[..., None], linear @ self.root], dim=-1)
 
     def decode(self, code: Tensor) -> Tensor:

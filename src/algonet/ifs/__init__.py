@@ -7,9 +7,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .checks import Poisson
-from .choices import draw_addresses, draw_choices
 from .functional import chaos_game, smooth_raster
-from .maps import area_weights, contraction
+from .maps import area_weights, contraction, draw_addresses, draw_choices
 from .modules import IFS
 from .presets import PRESETS, Preset, residual_form
 

@@ -62,11 +62,8 @@ def parameters_of(where: str, ifs: Any) -> Tensor:
         elif isinstance(ifs, str):
             instead = f"; write IFS.preset({ifs!r}) or IFS.load({ifs!r})"
         raise TypeError(f"{where}: expected an IFS or a floating tensor of parameters, got {kind}{instead}.")
-    if parameters.ndim < 2 or parameters.shape[-1] not in (6, 12) or parameters.shape[-2] < 1:
-        raise ValueError(
-            f"{where}: parameters must be (*batch, n, 6) in 2-D or (*batch, n, 12) in 3-D with n from 1 on, "
-            f"got {tuple(parameters.shape)}."
-        )
+    if parameters.ndim < 2 or parameters.shape[-1] != 6 or parameters.shape[-2] < 1:
+        raise ValueError(f"{where}: parameters must be (*batch, n, 6) with n from 1 on, got {tuple(parameters.shape)}.")
     return parameters
 
 

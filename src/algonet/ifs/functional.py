@@ -157,9 +157,9 @@ def chaos_game(
     """All points that chains of randomly chosen maps visit: x_{t+1} = f_{choice_t}(x_t), many chains side by side.
 
     The choices are given, so the points are a smooth function of the parameters and of the start. `ifs` is an `IFS` or
-    its parameters (*batch, n, 6) or (*batch, n, 12) in the residual form; choices (chains, steps) or (*batch, chains,
-    steps) are integers below n; start (chains, D) or (*batch, chains, D), the origin by default. The result is
-    (*batch, chains * (steps - burn_in), D), chain after chain.
+    its parameters (*batch, n, 6) in the residual form; choices (chains, steps) or (*batch, chains, steps) are integers
+    below n; start (chains, 2) or (*batch, chains, 2), the origin by default. The result is
+    (*batch, chains * (steps - burn_in), 2), chain after chain.
 
     Differentiable through all steps, or through at most `horizon` of them: before every horizon-th step the gradient
     is cut. Coordinates are clamped at 1e12, so that a divergent system gives large numbers and no NaN. Cost: 4 products
@@ -189,13 +189,12 @@ class _Chaos:
         self.functions, self.dtype, self.backend = parameters.shape[-2], parameters.dtype, backend
         check_spec(where, "choices", choices, "*batch chains steps", "integer ")
         self.shape = chains, steps = choices.shape[-2:]
-        self.states = chains, 2 if parameters.shape[-1] == 6 else 3
+        self.states = chains, 2
         burn_in = check_integer(where, "burn_in", burn_in, 0, steps)
         if horizon is not None:
             horizon = check_integer(where, "horizon", horizon, 1)
         if start is not None:
-            hint = f": {self.states[1]} coordinates of {chains} chains"
-            check_spec(where, "start", start, f"*batch {chains} {self.states[1]}", "", hint)
+            check_spec(where, "start", start, f"*batch {chains} 2", "", f": 2 coordinates of {chains} chains")
         self.batch = broadcast_shapes(
             parameters.shape[:-2], choices.shape[:-2], () if start is None else start.shape[:-2]
         )

@@ -17,10 +17,9 @@ from algonet.core.memory import check_memory
 from algonet.relax import GaussianNoise, SoftModule
 
 from .checks import Aggregate, Extent, Poisson, check_extent, check_noise, parameters_of
-from .choices import draw_addresses, draw_choices
 from .functional import chaos_game, smooth_raster
-from .maps import area_weights, contraction, map_norms
-from .presets import SOLIDS, preset
+from .maps import area_weights, contraction, draw_addresses, draw_choices, map_norms
+from .presets import preset
 
 #: A file with more is refused; a thousand times the usual, and 10 GB of choices.
 MOST_POINTS_IN_A_FILE = 2**24
@@ -31,9 +30,8 @@ MOST_EXPOSURE, MOST_COLOUR = 1e6, 1e12
 class IFS(SoftModule):
     """n affine maps in the paper's residual form, (x + a1 + a2 x + a3 y, y + a4 + a5 x + a6 y), and their attractor.
 
-    `parameters` (n, 6), or (n, 12) in space: there each coordinate has its offset and three factors in turn, and pictures
-    look along z. `weights` (n) are the odds of choosing each map (default: what it does to areas); `colours` (n, C) the
-    colours of its points. The choices are drawn once, from `seed`, and kept: the picture is a deterministic, infinitely
+    `parameters` (n, 6); `weights` (n) are the odds of choosing each map (default: what it does to areas); `colours` (n, C)
+    the colours of its points. The choices are drawn once, from `seed`, and kept: the picture is a deterministic, infinitely
     often differentiable function of the parameters. `redraw()` draws others. `bound` < 1 scales maps smoothly so that
     they contract (see `contraction`); without it a system that does not contract on average is refused.
 
@@ -75,7 +73,7 @@ class IFS(SoftModule):
         super().__init__(noise)
         parameters = parameters_of("IFS", parameters)
         if parameters.ndim != 2:
-            raise ValueError(f"IFS: parameters must be (n, 6) or (n, 12), got {tuple(parameters.shape)}.")
+            raise ValueError(f"IFS: parameters must be (n, 6), got {tuple(parameters.shape)}.")
         if not torch.isfinite(parameters).all():
             raise ValueError("IFS: parameters must be finite, got NaN or infinity; check what made them.")
         points = check_integer("IFS", "points", points, 1)
@@ -86,7 +84,6 @@ class IFS(SoftModule):
         self.register_buffer("odds", self._check_odds(weights))
         self.colours = None if colours is None else nn.Parameter(self._check_colours(colours))
         self._check_contraction()
-        self.dimension = 2 if parameters.shape[1] == 6 else 3
         #: Steps of each chain that are not drawn.
         self.burn_in = self._depth() - (chains is None)
         self.chains = None if chains is None else check_integer("IFS", "chains", chains, 1, points)
@@ -97,15 +94,13 @@ class IFS(SoftModule):
         # The number of a map as small as can be: there are as many as points times steps
         kind = torch.uint8 if self.functions <= 256 else torch.int32
         self.register_buffer("choices", torch.zeros(rows, steps, dtype=kind, device=parameters.device))
-        self.register_buffer("start", parameters.new_zeros(rows, self.dimension))
+        self.register_buffer("start", parameters.new_zeros(rows, 2))
         self.redraw(seed)
         self.extent = check_extent("IFS", extent) if extent is not None else self._bounding_box()
 
     @classmethod
     def preset(cls, name: str, **options: Any) -> IFS:
-        """One of the famous systems: fern, sierpinski, dragon, tree, maple, levy, koch, carpet, ... and the solid pyramid."""
-        if name in SOLIDS:
-            return cls(torch.tensor(SOLIDS[name]), **options)
+        """One of the famous systems: fern, sierpinski, dragon, tree, maple, levy, koch, carpet, ..."""
         known = preset(name)
         weights = None if known.weights is None else torch.tensor(known.weights)
         return cls(known.parameters(), **{"weights": weights, "extent": known.extent, **options})
@@ -117,7 +112,7 @@ class IFS(SoftModule):
 
     @property
     def maps(self) -> Tensor:
-        """The parameters of the maps as they act: (n, 6) or (n, 12), contracted where there is a `bound`."""
+        """The parameters of the maps as they act: (n, 6), contracted where there is a `bound`."""
         return self.parameters_ if self.bound is None else contraction(self.parameters_, self.bound)
 
     def redraw(self, seed: int | None = None) -> None:
@@ -130,7 +125,7 @@ class IFS(SoftModule):
         self.choices.copy_(drawn.to(self.choices))
 
     def points(self, *, horizon: int | None = None) -> Tensor:
-        """What is drawn, (points, D): the end of each chain, or all that `chains` pass; differentiable in the parameters."""
+        """What is drawn, (points, 2): the end of each chain, or all that `chains` pass; differentiable in the parameters."""
         return chaos_game(self.maps, self.choices, self.start, burn_in=self.burn_in, horizon=horizon)
 
     def _count(self) -> int:
@@ -155,7 +150,7 @@ class IFS(SoftModule):
             if key is not None:
                 PLANS.put(key, view)
         (height, width), shown = view
-        points = self.points()[..., :2]
+        points = self.points()
         weights = None
         if isinstance(aggregate, Poisson):
             weights = points.new_full((len(points),), self.exposure * height * width / len(points))
@@ -178,7 +173,7 @@ class IFS(SoftModule):
         needed = 4 * height * width + 64 * chains * steps
         check_memory("IFS.crisp", f"{points} points in a picture of {height} x {width}", needed, self.odds.device)
         choices = draw_choices(self.odds, chains, steps, torch.Generator().manual_seed(self.seed)).to(self.odds.device)
-        cloud = chaos_game(self.maps, choices, burn_in=burn_in)[:, :2]
+        cloud = chaos_game(self.maps, choices, burn_in=burn_in)
         x0, x1, y0, y1 = fitted_extent(extent or self.extent, height, width)
         column = ((cloud[:, 0] - x0) / (x1 - x0) * width).floor().clamp(-1, width).long()
         row = ((y1 - cloud[:, 1]) / (y1 - y0) * height).floor().clamp(-1, height).long()
@@ -256,7 +251,7 @@ class IFS(SoftModule):
         return png_bytes(1 - picture if picture.ndim == 2 else picture.movedim(0, -1)[..., :3])
 
     def extra_repr(self) -> str:
-        drawn = f"{self.functions} functions in {self.dimension}-D, {self._count()} points, seed {self.seed}"
+        drawn = f"{self.functions} functions, {self._count()} points, seed {self.seed}"
         return f"{drawn}, {super().extra_repr()}"
 
     def _depth(self) -> int:
@@ -296,7 +291,7 @@ class IFS(SoftModule):
     @torch.no_grad()
     def _bounding_box(self) -> Extent:
         """A square around the attractor with a margin of 5 %."""
-        cloud = self.points()[:, :2].double()
+        cloud = self.points().double()
         low, high = cloud.amin(0), cloud.amax(0)
         half = max(float((high - low).max()) * 0.55, 1e-3)
         x, y = ((low + high) / 2).tolist()

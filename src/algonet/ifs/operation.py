@@ -68,9 +68,9 @@ RASTER = Operation(
 
 
 def _chaos_fake(tensors: Sequence[Tensor], settings: ChaosSettings) -> list[Tensor]:
-    parameters, choices, start = tensors
+    parameters, choices, _ = tensors
     *batch, chains, steps = choices.shape
-    return [parameters.new_empty(*batch, chains, steps - settings.burn_in, start.shape[-1])]
+    return [parameters.new_empty(*batch, chains, steps - settings.burn_in, 2)]
 
 
 def _chaos_example(device: str) -> tuple[list[Tensor], ChaosSettings]:
@@ -78,8 +78,6 @@ def _chaos_example(device: str) -> tuple[list[Tensor], ChaosSettings]:
     choices = torch.zeros(1, 8, 4, dtype=torch.int64, device=device)
     return [parameters, choices, parameters.new_zeros(1, 8, 2)], ChaosSettings(0, 0)
 
-
-_IN_SPACE = "the kernels step points in the plane; 3-D systems use the reference"
 
 #: parameters (*batch, n, 6), choices (*batch, chains, steps) and start (*batch, chains, 2) give the points that are drawn,
 #: (*batch, chains, steps - burn_in, 2).
@@ -90,6 +88,5 @@ CHAOS = Operation(
     reference=lambda tensors, settings: [chaos(*tensors, burn_in=settings.burn_in, horizon=settings.horizon)],
     kernels={"numba": ".kernels.numba", "triton": ".kernels.triton"},
     fake=_chaos_fake,
-    refuse=lambda tensors, settings: None if tensors[2].shape[-1] == 2 else _IN_SPACE,
     example=_chaos_example,
 )

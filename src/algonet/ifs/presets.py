@@ -108,14 +108,6 @@ def _read(system: str) -> tuple[str, Preset]:
 
 PRESETS: dict[str, Preset] = dict(map(_read, re.split(r"\n(?=\w)", _SYSTEMS.strip("\n"))))
 
-#: Systems in space, (n, 12) in the residual form (offset and row of each coordinate in turn).
-SOLIDS: dict[str, tuple[tuple[float, ...], ...]] = {
-    "pyramid": tuple(
-        (x / 2, -0.5, 0.0, 0.0, y / 2, 0.0, -0.5, 0.0, z / 2, 0.0, 0.0, -0.5)
-        for x, y, z in ((0.0, 0.0, 0.0), (1.0, 0.0, 0.0), (0.5, 0.866025, 0.0), (0.5, 0.288675, 0.816497))
-    ),
-}
-
 
 def preset(name: str) -> Preset:
     """The preset of that name; an unknown one lists those there are."""

@@ -80,34 +80,33 @@ def splat_separable(points: Tensor, sigma: Tensor, weights: Tensor, features: Te
 def chaos(parameters: Tensor, choices: Tensor, start: Tensor, burn_in: int, horizon: int) -> Tensor:
     """All points that the chains visit after `burn_in` steps.
 
-    parameters (*batch, n, D (D + 1)), choices (*batch, chains, steps), start (*batch, chains, D) give
-    (*batch, chains, steps - burn_in, D). `horizon` > 0 cuts the gradient before every horizon-th step.
+    parameters (*batch, n, 6), choices (*batch, chains, steps), start (*batch, chains, 2) give
+    (*batch, chains, steps - burn_in, 2). `horizon` > 0 cuts the gradient before every horizon-th step.
     """
-    dimension = start.shape[-1]
-    offset, linear = split_parameters(parameters.clamp(-FAR_PARAMETER, FAR_PARAMETER), dimension)
+    offset, linear = split_parameters(parameters.clamp(-FAR_PARAMETER, FAR_PARAMETER))
     state, visited = start.clamp(-FAR_STATE, FAR_STATE), []
     for step in range(choices.shape[-1]):
         if horizon and step and step % horizon == 0:
             state = state.detach()
         chosen = choices[..., step].long()
-        a = torch.take_along_dim(linear.flatten(-2), chosen[..., None], dim=-2).unflatten(-1, (dimension, dimension))
+        a = torch.take_along_dim(linear.flatten(-2), chosen[..., None], dim=-2).unflatten(-1, (2, 2))
         b = torch.take_along_dim(offset, chosen[..., None], dim=-2)
         state = ((a * state[..., None, :]).sum(-1) + b).clamp(-FAR_STATE, FAR_STATE)
         if step >= burn_in:
             visited.append(state)
     if not visited:
-        return start.new_zeros(*start.shape[:-1], 0, dimension)
+        return start.new_zeros(*start.shape[:-1], 0, 2)
     return torch.stack(visited, dim=-2)
 
 
-def split_parameters(parameters: Tensor, dimension: int) -> tuple[Tensor, Tensor]:
-    """(offset (..., n, D), linear part (..., n, D, D)) of x -> x + a + B x: the linear part is I + B."""
-    rows = parameters.unflatten(-1, (dimension, dimension + 1))
-    eye = torch.eye(dimension, dtype=parameters.dtype, device=parameters.device)
+def split_parameters(parameters: Tensor) -> tuple[Tensor, Tensor]:
+    """(offset (..., n, 2), linear part (..., n, 2, 2)) of x -> x + a + B x: the linear part is I + B."""
+    rows = parameters.unflatten(-1, (2, 3))
+    eye = torch.eye(2, dtype=parameters.dtype, device=parameters.device)
     return rows[..., 0], rows[..., 1:] + eye
 
 
 def join_parameters(offset: Tensor, linear: Tensor) -> Tensor:
     """The inverse of `split_parameters`."""
-    eye = torch.eye(offset.shape[-1], dtype=linear.dtype, device=linear.device)
+    eye = torch.eye(2, dtype=linear.dtype, device=linear.device)
     return torch.cat([offset[..., None], linear - eye], dim=-1).flatten(-2)

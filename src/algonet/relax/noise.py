@@ -19,7 +19,7 @@ class Noise(Relaxation):
     """An isotropic distribution of displacements in the plane; `scale -> 0` leaves positions as they are.
 
     `tail(r)` is the probability of landing farther than r away, `reach(epsilon)` the r at which that is epsilon,
-    `density(r)` the density per area, `sample(*shape)` draws displacements of shape (*shape, 2).
+    `density(r)` the density per area.
     """
 
     scale: float | Tensor = 1.0
@@ -37,9 +37,6 @@ class Noise(Relaxation):
         check_epsilon(self, epsilon, most=1.0)
         return self._reach(epsilon) * self.scale
 
-    def sample(self, *shape: int, generator: torch.Generator | None = None, dtype: torch.dtype | None = None) -> Tensor:
-        return self._sample(shape, generator, dtype) * self.scale
-
     def _tail(self, r: Tensor) -> Tensor:
         raise NotImplementedError
 
@@ -47,9 +44,6 @@ class Noise(Relaxation):
         raise NotImplementedError
 
     def _reach(self, epsilon: float) -> float:
-        raise NotImplementedError
-
-    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype | None) -> Tensor:
         raise NotImplementedError
 
 
@@ -65,9 +59,6 @@ class GaussianNoise(Noise):
 
     def _reach(self, epsilon: float) -> float:
         return math.sqrt(-2 * math.log(epsilon))
-
-    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype | None) -> Tensor:
-        return torch.randn(*shape, 2, generator=generator, dtype=dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +87,6 @@ class StudentT(Noise):
 
     def _reach(self, epsilon: float) -> float:
         return math.sqrt(self.df * math.expm1(-2 / self.df * math.log(epsilon)))
-
-    def _sample(self, shape: tuple[int, ...], generator: torch.Generator | None, dtype: torch.dtype | None) -> Tensor:
-        direction = torch.randn(*shape, 2, generator=generator, dtype=dtype)
-        direction = direction / direction.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-        # Invert the tail: u = (1 + r^2/df)^(-df/2)
-        u = torch.rand(*shape, 1, generator=generator, dtype=dtype).clamp_min(1e-12)
-        return direction * torch.sqrt(self.df * torch.expm1(-2 / self.df * u.log()))
 
 
 #: Every family, for tests.

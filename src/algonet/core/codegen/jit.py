@@ -1,4 +1,4 @@
-"""Numba's compiler, as fast and as safe to keep the results of as its release allows; else as it comes."""
+"""Numba's compiler, whose results are kept where its release allows; else as it comes."""
 
 from __future__ import annotations
 

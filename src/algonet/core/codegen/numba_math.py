@@ -41,30 +41,6 @@ def _float_to_bits(typing_context, value):
     return types.int32(types.float32), generate
 
 
-def _select(typing_context, a, b, sign):
-    """Numba's type and code for `b` where b < a (or b > a) and `a` elsewhere, as Python's `min` and `max` have it."""
-    kind = typing_context.unify_types(types.unliteral(a), types.unliteral(b))
-
-    def generate(context, builder, signature, arguments):
-        first, second = (context.cast(builder, value, signature.args[i], kind) for i, value in enumerate(arguments))
-        compare = builder.fcmp_ordered if isinstance(kind, types.Float) else builder.icmp_signed
-        return builder.select(compare(sign, second, first), second, first)
-
-    return kind(a, b), generate
-
-
-@intrinsic
-def least(typing_context, a, b):
-    """min(a, b) of two numbers. Numba's own compiles a function over tuples for each pair of types."""
-    return _select(typing_context, a, b, "<")
-
-
-@intrinsic
-def largest(typing_context, a, b):
-    """max(a, b) of two numbers, see `least`."""
-    return _select(typing_context, a, b, ">")
-
-
 @njit(**_OPTIONS)
 def where(condition, a, b):
     return a if condition else b
@@ -178,4 +154,4 @@ def erf32(x):
     return near if a < float32(0.5) else far
 
 
-__all__ = ["abs32", "atan32", "erf32", "exp32", "largest", "least", "log32", "maximum", "minimum", "sqrt32", "where"]
+__all__ = ["abs32", "atan32", "erf32", "exp32", "log32", "maximum", "minimum", "sqrt32", "where"]

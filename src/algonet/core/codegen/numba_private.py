@@ -1,7 +1,7 @@
-"""The insides of Numba that its first call waits for, and that it does not promise: all of them are used here.
+"""The insides of Numba, which it does not promise: all of them are used here.
 
 `jit` imports this file when the first kernel is declared, tries it, and does without where a release has moved something: the
-same numbers, from machine code that takes longer to make and is made in every process.
+same numbers, from machine code that is made in every process.
 
 Numba's own cache raises when a file of it is truncated, runs what a flipped bit made of one, and misses in every process when
 a kernel is a closure. This one has a file per kernel and signature with a checksum, in the folder that `store` vouches for.
@@ -16,19 +16,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType
 from typing import Any
 
 import numba
-from numba._dynfunc import make_function
-from numba.core import caching
+from numba.core.caching import CompileResultCacheImpl, _Cache
 from numba.core.ccallback import CFunc
-from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
-from numba.core.compiler_machinery import register_pass
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
-from numba.core.typed_passes import NativeLowering
 
 from algonet.core.codegen import store
 
@@ -38,14 +33,14 @@ PATIENCE = 1.0
 _TOLD = threading.Lock()
 
 
-class KernelCache(caching._Cache):
+class KernelCache(_Cache):
     """The machine code of one function, by signature. `stamp` changes with its source and with all that it inlines."""
 
     def __init__(self, function: Callable, stamp: str):
         self._name = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
         self._stamp = stamp
         # Numba's own conversions between machine code and bytes, without the files
-        self._convert = object.__new__(caching.CompileResultCacheImpl)
+        self._convert = object.__new__(CompileResultCacheImpl)
         self._convert._lineno = function.__code__.co_firstlineno
 
     @property
@@ -83,94 +78,8 @@ class KernelCache(caching._Cache):
         return f"algonet_generated_{safe[:80]}_{hashlib.sha256(text.encode()).hexdigest()[:24]}.machine_code"
 
 
-class KernelLibrary(JITCodeLibrary):
-    """The LLVM code of a kernel."""
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        # As Numba does, but with one pass manager for all, and none for what is only declared
-        ll_module.data_layout = self._codegen._data_layout
-        manager, builder = self._codegen._function_pass_manager()
-        for function in ll_module.functions:
-            if not function.is_declaration:
-                manager.run(function, builder)
-
-
-class DeviceLibrary(KernelLibrary):
-    """The LLVM code of a function that only kernels call: it is optimised, and becomes machine code, as a part of them."""
-
-    def finalize(self) -> None:
-        self._raise_if_finalized()
-        for library in dict.fromkeys(self._linking_libraries):
-            self._reload_init.update(library._reload_init)
-            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
-        self._finalized = True
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class KernelLowering(NativeLowering):
-    """From Numba's types to LLVM, for kernels."""
-
-    _name = "kernel_lowering"
-    library: type[KernelLibrary] = KernelLibrary
-
-    def run_pass(self, state: Any) -> bool:
-        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
-        state.library.enable_object_caching()
-        return super().run_pass(state)
-
-
-@register_pass(mutates_CFG=True, analysis_only=False)
-class DeviceLowering(KernelLowering):
-    """From Numba's types to LLVM and no further, for functions that only kernels call."""
-
-    _name = "device_lowering"
-    library = DeviceLibrary
-
-    def run_pass(self, state: Any) -> bool:
-        state.flags.no_compile = True
-        super().run_pass(state)
-        lowered, library = state["cr"], state.library
-        described = lowered.fndesc
-        # Callers find the library by this object; it has no address that Python could call
-        function = make_function(described.lookup_module(), described.qualname, "", 0, lowered.env, (library,))
-        state.targetctx.insert_user_function(function, described, [library])
-        state.reload_init.extend(library._reload_init)
-        state["cr"] = lowered._replace(cfunc=function)
-        return True
-
-
-#: Passes for what kernels do not do (`with` blocks, inlining of Python functions, loops over tuples of several types,
-#: expressions of whole arrays), which take their time in every function.
-_LEFT_OUT = {
-    "with_lifting",
-    "inline_inlinables",
-    "find_literally",
-    "literal_unroll",
-    "LiteralPropagation",
-    "nopython_rewrites",
-}
-
-
 class KernelCompiler(Compiler):
-    """Numba's compiler without what kernels can do without.
-
-    Most of a first call is spent in Numba's Python, not in LLVM: passes that find nothing to do, functions that are made
-    callable from Python although only kernels call them.
-    """
-
-    lowering: type[KernelLowering] = KernelLowering
-
-    def define_pipelines(self) -> list:
-        pipelines = super().define_pipelines()
-        closures = any(isinstance(value, CodeType) for value in self.state.func_id.code.co_consts)
-        left_out = _LEFT_OUT if closures else {*_LEFT_OUT, "inline_closure_likes"}
-        for pipeline in pipelines:
-            pipeline.passes = [
-                (self.lowering if kind is NativeLowering else kind, text)
-                for kind, text in pipeline.passes
-                if kind._name not in left_out
-            ]
-        return pipelines
+    """Numba's compiler, which says so where it takes long."""
 
     def compile_extra(self, func: Callable) -> Any:
         with announced():
@@ -197,17 +106,11 @@ def _tell() -> None:
         print(line, file=sys.stderr, flush=True)
 
 
-class DeviceCompiler(KernelCompiler):
-    """The compiler of functions that only kernels call."""
-
-    lowering = DeviceLowering
-
-
 def dispatcher(function: Callable, stamp: str | None, options: dict[str, Any]) -> Any:
     """A kernel, which is cached under its `stamp`; or, without one, a function that only kernels call."""
-    compiler = DeviceCompiler if stamp is None else KernelCompiler
-    options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": stamp is None, "pipeline_class": compiler, **options}
-    made = numba.njit(**options)(function)
+    # Functions that only kernels call need no wrappers
+    options = {"no_cfunc_wrapper": True, "no_cpython_wrapper": stamp is None, **options}
+    made = numba.njit(pipeline_class=KernelCompiler, **options)(function)
     if stamp is not None:
         made._cache = KernelCache(function, stamp)
     return made
@@ -228,3 +131,4 @@ def trial() -> None:
     kernel = numba.njit(pipeline_class=KernelCompiler)(lambda x: one(x) + 1)
     if kernel(1) != 3:
         raise RuntimeError("a kernel computes something else")
+    KernelCache(trial, "")._convert.reduce(*kernel.overloads.values())

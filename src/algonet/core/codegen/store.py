@@ -8,7 +8,7 @@ Files are written whole or not at all; a file that is not what it should be is w
 from __future__ import annotations
 
 import atexit
-import hmac
+import hashlib
 import os
 import shutil
 import stat
@@ -16,8 +16,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,15 +28,14 @@ MOST_BYTES = 512 * 2**20
 _ROOTS = (0, 65534)
 #: Names of files that this library writes there; others are never touched.
 _PREFIX = "algonet_generated_"
-#: The file of the key that machine code is sealed with.
-_KEY = ".algonet_key"
 #: Permissions of a file that only its owner can read and write: code that others can write is not run.
 _OURS = stat.S_IFREG | 0o600
 _PRUNE_EVERY = 60.0
 _INLINED = ("numba_math", "numba_pointers", "triton_math")
 
 _lock = threading.RLock()
-_chosen: dict[tuple[str, int], Path] = {}
+#: What `cache_folder` answered last, and of which folder and process; each process's private folder.
+_chosen: tuple[tuple[Path | None, int], Path] | None = None
 _private: dict[int, Path] = {}
 _pruned = 0.0
 _said = False
@@ -57,22 +54,18 @@ if hasattr(os, "register_at_fork"):
 
 def cache_folder() -> Path:
     """Where generated kernels live: $ALGONET_CACHE, else the user's cache folder, else one of this process alone."""
-    wanted = wanted_folder()
-    key = (str(wanted), os.getpid())
-    found = _chosen.get(key)
-    if found is not None and found.is_dir():
-        return found
+    global _chosen
+    key = wanted, _ = wanted_folder(), os.getpid()
+    if _chosen is not None and _chosen[0] == key and _chosen[1].is_dir():
+        return _chosen[1]
     with _lock:
-        reason = _why_not(wanted) if wanted is not None else "there is no home folder"
-        if reason is None and wanted is not None:
-            _chosen[key] = wanted
-        else:
-            _chosen[key] = private_folder()
+        reason = "there is no home folder" if wanted is None else _why_not(wanted)
+        if reason is not None:
             place = wanted or "the kernel cache"
             _say_once(f"{place} is not used: {reason}. Kernels are compiled for this process alone; see ALGONET_CACHE.")
-        if len(_chosen) > 64:
-            del _chosen[next(iter(_chosen))]
-        return _chosen.get(key) or private_folder()
+        folder = wanted if wanted is not None and reason is None else private_folder()
+        _chosen = key, folder
+        return folder
 
 
 def wanted_folder() -> Path | None:
@@ -172,25 +165,14 @@ def put(name: str, data: bytes) -> Path | None:
     for folder in (cache_folder, private_folder):
         try:
             path = folder() / name
-            if not _holds(path, data):
-                if path.is_dir():
-                    shutil.rmtree(path)
+            if not path.is_file() or path.read_bytes() != data:
+                _delete(path)
                 write_bytes(path, data, private=True)
                 prune()
             return path
         except OSError as error:
             _say_once(f"a kernel cannot be kept ({error.strerror or error}): it is compiled for this process alone.")
     return None
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    try:
-        if path.stat().st_size != len(data) or path.read_bytes() != data:
-            return False
-        os.utime(path)  # in use: not the next to go
-        return True
-    except OSError:
-        return False
 
 
 def read_sealed(name: str) -> bytes | None:
@@ -200,8 +182,8 @@ def read_sealed(name: str) -> bytes | None:
     try:
         sealed = _read_ours(path)
         seal, data = sealed[:32], sealed[32:]
-        if hmac.compare_digest(_seal(name, data), seal):
-            os.utime(path)
+        if _seal(name, data) == seal:
+            os.utime(path)  # in use: not the next to go
             return data
     except FileNotFoundError:
         return None
@@ -227,27 +209,12 @@ def _read_ours(path: Path) -> bytes:
 
 
 def _seal(name: str, data: bytes) -> bytes:
-    """A checksum of a file's name and content that cannot be made without the folder's key."""
-    return hmac.digest(_key(cache_folder() / _KEY), name.encode() + b"\0" + data, "sha256")
-
-
-def _key(path: Path) -> bytes:
-    """The random number of the folder, which its owner alone can read; made anew where there is none to rely on."""
-    if path.exists():
-        if len(key := _read_ours(path)) == 32:
-            return key
-        path.unlink(missing_ok=True)
-    with suppress(FileExistsError):  # another process was faster
-        write_bytes(path, os.urandom(32), overwrite=False, private=True)
-    return _read_ours(path)
+    """A checksum of a file's name and content, against damage: against others there are the file's owner and mode."""
+    return hashlib.sha256(name.encode() + b"\0" + data).digest()
 
 
 def discard(name: str) -> None:
-    path = cache_folder() / name
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        shutil.rmtree(path, ignore_errors=True)
+    _delete(cache_folder() / name)
 
 
 class Entry(NamedTuple):
@@ -258,46 +225,27 @@ class Entry(NamedTuple):
     used: float
 
 
-def entries(folder: Path | None = None) -> list[Entry]:
+def entries() -> list[Entry]:
     """The files of this library (and Triton's folders) in the folder, those used longest ago first."""
-    return sorted(_entries(folder or cache_folder()), key=lambda entry: entry.used)
+    folder = cache_folder()
+    found = map(_entry, (*folder.glob(f"{_PREFIX}*"), *(folder / "triton").glob("*")))
+    return sorted((entry for entry in found if entry is not None), key=lambda entry: entry.used)
 
 
-def _entries(folder: Path) -> Iterator[Entry]:
-    for place in (folder, folder / "__pycache__"):
-        try:
-            found = list(os.scandir(place))
-        except OSError:
-            continue
-        for item in found:
-            try:
-                if item.name.startswith((_PREFIX, f".{_PREFIX}")) and item.is_file(follow_symlinks=False):
-                    about = item.stat(follow_symlinks=False)
-                    yield Entry(Path(item.path), about.st_size, about.st_mtime)
-            except OSError:  # another process was faster
-                continue
-    yield from _triton_entries(folder / "triton")
-
-
-def _triton_entries(folder: Path) -> Iterator[Entry]:
+def _entry(path: Path) -> Entry | None:
     try:
-        found = [item for item in os.scandir(folder) if item.is_dir(follow_symlinks=False)]
-    except OSError:
-        return
-    for item in found:
-        try:
-            about = [file.stat(follow_symlinks=False) for file in os.scandir(item.path)]
-            used = max([item.stat(follow_symlinks=False).st_mtime, *(file.st_mtime for file in about)])
-            yield Entry(Path(item.path), sum(file.st_size for file in about), used)
-        except OSError:
-            continue
+        about = [part.lstat() for part in (path, *(path.iterdir() if path.is_dir() else ()))]
+    except OSError:  # another process was faster
+        return None
+    size = sum(part.st_size for part in about if stat.S_ISREG(part.st_mode))
+    return Entry(path, size, max(part.st_mtime for part in about))
 
 
 def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
+    try:
         path.unlink(missing_ok=True)
+    except OSError:  # a folder
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def prune(most: int | None = None, now: bool = False) -> int:
@@ -320,8 +268,8 @@ def prune(most: int | None = None, now: bool = False) -> int:
 def clear() -> int:
     """Remove every file of this library from the folder; returns how many there were."""
     found = entries()
-    for path in (*(entry.path for entry in found), cache_folder() / _KEY):
-        _delete(path)
+    for entry in found:
+        _delete(entry.path)
     return len(found)
 
 

@@ -39,12 +39,7 @@ def reciprocal(x):
 @triton.jit
 def quick_exp(x):
     """exp; in float32 the processor's own, as `tl.exp`, but 0 below 1e-38, which spares what would scale such numbers."""
-    if x.dtype == tl.float64 or not PTX:
-        y = tl.exp(x)
-    else:
-        z = x * 1.4426950408889634
-        y = tl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [z], dtype=tl.float32, is_pure=True, pack=1)
-    return y
+    return quick_exp2(x * 1.4426950408889634)
 
 
 @triton.jit

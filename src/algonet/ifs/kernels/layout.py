@@ -79,24 +79,24 @@ class ChaosPlan(Plan):
 
     def __init__(self, signature: Signature):
         super().__init__(signature)
-        parameters, choices, start = signature.tensors
+        parameters, choices, _ = signature.tensors
         self.dtype, self.device = parameters.dtype, parameters.device
         *batch, self.functions, _ = parameters.shape
         self.items, (self.chains, self.steps) = math.prod(batch), choices.shape[-2:]
         self.batch = tuple(batch)
         #: Of parameters, choices, start
         self.shapes = (
-            (self.items, self.functions, parameters.shape[-1]), (self.items, self.chains, self.steps),
-            (self.items, self.chains, start.shape[-1]),
+            (self.items, self.functions, 6), (self.items, self.chains, self.steps),
+            (self.items, self.chains, 2),
         )  # fmt: skip
-        self.drawn = (self.chains, self.steps - self.settings.burn_in, start.shape[-1])
-        self.states = (self.steps + 1, self.chains, start.shape[-1])
+        self.drawn = (self.chains, self.steps - self.settings.burn_in, 2)
+        self.states = (self.steps + 1, self.chains, 2)
 
     @classmethod
     def saves(cls, signature: Signature) -> list[tuple[Sequence[int], torch.dtype]]:
-        parameters, choices, start = signature.tensors
+        parameters, choices, _ = signature.tensors
         *batch, chains, steps = choices.shape
-        return [((*batch, steps + 1, chains, start.shape[-1]), parameters.dtype)]
+        return [((*batch, steps + 1, chains, 2), parameters.dtype)]
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         given = laid_out(tensors, self.shapes)

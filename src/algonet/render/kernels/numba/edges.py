@@ -31,7 +31,7 @@ _IMPORTS = """import numpy as np
 from numba import float32, int64
 
 from algonet.core.codegen.jit import njit
-from algonet.core.codegen.numba_math import largest as max, least as min, maximum, minimum, where
+from algonet.core.codegen.numba_math import maximum, minimum, where
 
 sqrt = np.sqrt
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
