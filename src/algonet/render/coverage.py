@@ -23,7 +23,7 @@ from algonet.relax import GaussianNoise, Logistic, Sigmoid, StudentT
 from algonet.relax.base import Relaxation
 from algonet.relax.noise import Noise
 
-from .constants import EDGE_GUARD, FAINT, FLIP_AREA
+from .vectors import EDGE_GUARD, FAINT, FLIP_AREA
 
 UNITS = ("pixels", "ndc")
 #: Degrees of freedom that kernels have the closed form for; by then the noise is Gaussian to 3 %.

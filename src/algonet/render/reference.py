@@ -17,11 +17,24 @@ from torch import Tensor
 from algonet.core.autograd import _pushforward, _replaced
 from algonet.relax import BoundedSum
 
-from .constants import BACK, EDGE_GUARD, FADE, FAR_PIXELS, FAR_POINTS, FLAT, FURTHEST, GREY, SOLVER_STEPS
 from .coverage import barycentrics, filtered_coverage, twice_area
 from .lights import illuminate
 from .settings import Raster, RasterSettings
-from .vectors import area_sums, normalise_area, pixel_centres, step_between
+from .vectors import (
+    BACK,
+    EDGE_GUARD,
+    FADE,
+    FAR_PIXELS,
+    FAR_POINTS,
+    FLAT,
+    FURTHEST,
+    GREY,
+    SOLVER_STEPS,
+    area_sums,
+    normalise_area,
+    pixel_centres,
+    step_between,
+)
 
 __all__ = ["filtered_coverage", "rasterise", "rasterise_lit", "twice_area"]
 

@@ -40,11 +40,11 @@ from .formulas import (
     kept,
     load_four,
     seen_at,
+    seen_at_back,
 )
-from .sampling import sample_grid
-from .setup import load_box, project_corner, window
+from .pixels import sample_grid
+from .setup import load_box, normal_at, project_corner, window
 from .shared import corner_pull, horizon, load_live, load_three, load_vector, weighted
-from .surface import normal_at
 
 
 @triton.jit
@@ -181,50 +181,20 @@ def backward_kernel(
         mean, sides = seen_at(
             p, mx, my, qgx, qgy, (d0, d1, d2), (z0, z1, z2), least, turn, factor, steepness2, PERSPECTIVE, TWO_SIDED
         )
-        px, py, inverse, denominator, weight, z, level = mean
-        c, front, side, t, place, root = sides
-        share = kept(end, place)
-        w = c * share
+        share = kept(end, sides[4])
+        shown = sides[0] * share
 
-        # The sample's gradient along the planes of all channels together; then by weight, coverage, place
+        # The sample's gradient along the planes of all channels together
         whole0, whole1, whole2 = zero, zero, zero
         for k in tl.static_range(CHANNELS):
             g = load_live(own + (GRADS + k) + first_mean, live)
             whole0, whole1, whole2 = whole0 + g * planes[k][0], whole1 + g * planes[k][1], whole2 + g * planes[k][2]
-        by_means = (whole0 + px * whole1 + py * whole2) * weight
-        excess = by_means + by_depth * z - base
-        by_c = share * excess
-        by_place = -w * (1.0 - share) * excess
-        rest, bend = 1.0 - front, front * (1.0 - front)
-        if TWO_SIDED:
-            by_c += by_front * front + by_back * rest
-            by_side = c * (by_front - by_back)
-            covering = by_c * factor
-        else:
-            by_c += by_front
-            covering = by_c * factor * front
-            by_side = by_c * tl.maximum(p * side, 0.0) * factor
-        further = steepness * z * BACK * root
-        by_side -= by_place * further
-        # tanh(t) = 2 front - 1; the slope of front is 2 front (1 - front)
-        right = p * side > 0.0
-        by_turn = 2.0 * bend * by_side - by_place * further * rest * t * root * root
-        by_turn += tl.where(right, 4.0 * bend * covering * p, 0.0)
-        by_p = tl.where(right, covering * side, 0.0)
-        by_z = w * by_depth + by_place * steepness * (1.0 + BACK * rest * root)
-        if not PERSPECTIVE:
-            by_z += by_turn * turn
-        nz = by_z * weight
-        nd = tl.where(denominator > least, -(w * by_means + by_z * z) * weight, 0.0)
-        if PERSPECTIVE:
-            nd += by_turn * turn
-        pull = w * weight
-        by_px, by_py = pull * whole1 + nz * z1 + nd * d1, pull * whole2 + nz * z2 + nd * d2
-        # With h = p^2 + FAINT^2, x - g = (p^2 (q - g) + p M) / h, so its slope by p is (M + 2 p (q - x)) / h
-        twice, share_m = p + p, p * inverse
-        full = p * share_m
-        gmx, gmy = share_m * by_px, share_m * by_py
-        gp = inverse * (by_px * (mx + twice * (qgx - px)) + by_py * (my + twice * (qgy - py))) + by_p
+        pull, nz, nd, full, by_px, by_py, gp, gmx, gmy, by_turn, by_place, by_c, right, rest = seen_at_back(
+            mean, sides, p, mx, my, qgx, qgy, (d0, d1, d2), (z0, z1, z2), least, turn, factor, steepness, share, shown,
+            (whole0, whole1, whole2), (base, by_depth, by_front, by_back), PERSPECTIVE, TWO_SIDED,
+        )  # fmt: skip
+        px, py, _inverse, _denominator, _weight, z, level = mean
+        _c, front, side, t, _place, root = sides
         s_gx, s_gy = s_gx - full * by_px, s_gy - full * by_py
 
         a0, b0, s_0 = edge_pull(a0, b0, gp, gmx, gmy, t0, e0, r0, m0, l0, ux0, uy0, pa, pb, HALF)

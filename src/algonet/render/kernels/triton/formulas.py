@@ -1,7 +1,7 @@
 """What the forward and the backward Triton kernels share: the coverage of one face at many pixels, and its pieces.
 
 Names follow `render/README.md`. Everything is elementwise over pixels, with a face's numbers as scalars or vectors that
-broadcast.
+broadcast. What follows the marker, what a pixel sees of a face, is the CPU's kernel's, too: see `shared`.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -14,18 +14,20 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import PTX, quick_exp2, reciprocal
 
-from ... import constants
-from ...constants import EDGE_GUARD, FAINT, FAR_PIXELS, FAR_POINTS, FLIP_AREA
+from ... import vectors
+from ...vectors import EDGE_GUARD, FAINT, FAR_PIXELS, FAR_POINTS, FLIP_AREA
 
 # Numbers that meet float64 tensors must be compile-time constants: run-time floats reach a kernel as float32
 FLIP = tl.constexpr(FLIP_AREA)
 # Kernels carry coverage and moment times 2 pi, which saves a dozen multiplications by 1 / 2 pi
 FAINT2 = tl.constexpr((2 * math.pi * FAINT) ** 2)
-BACK, FLAT = tl.constexpr(constants.BACK), tl.constexpr(constants.FLAT)
+BACK, FLAT = tl.constexpr(vectors.BACK), tl.constexpr(vectors.FLAT)
 FAR = tl.constexpr(FAR_PIXELS)
 LIMIT = tl.constexpr(FAR_POINTS)
 GUARD = tl.constexpr(EDGE_GUARD)
 LOG2E = tl.constexpr(1.4426950408889634)
+#: Powers of 2 beyond this are taken to be it.
+FARTHEST = tl.constexpr(126.0)
 PI = tl.constexpr(3.141592653589793)
 #: Where a face's record has what: corners (x, y of each), directions and lengths of its edges, the factor of its coverage, the
 #: planes of the common denominator and of depth, the least denominator, how far from its horizon it lies where its level is 1
@@ -216,6 +218,28 @@ def small_coverage(x, y, ax, ay, bx, by, gx, gy, sigma2, HALF: tl.constexpr):
 
 
 @triton.jit
+def distance2(lx, ly, hx, hy, x0, y0, x1, y1):
+    """The square of how far boxes (lx..hx, ly..hy) and (x0..x1, y0..y1) are apart."""
+    dx = tl.maximum(tl.maximum(lx - x1, x0 - hx), 0.0)
+    dy = tl.maximum(tl.maximum(ly - y1, y0 - hy), 0.0)
+    return dx * dx + dy * dy
+
+
+@triton.jit
+def bits_of(hit, lane):
+    """32 flags as one number."""
+    return tl.sum(tl.where(hit, 1, 0).to(tl.uint32) << lane.to(tl.uint32), axis=0)
+
+
+@triton.jit
+def lowest_bit(bits):
+    """The index of the lowest set bit: the exponent of that bit as a float."""
+    low = (bits ^ (bits & (bits - 1))).to(tl.float32)
+    return (low.to(tl.int32, bitcast=True) >> 23) - 127
+
+
+# --- template ---
+@triton.jit
 def seen_at(
     p, mx, my, gx, gy, d, depths, least, turn, factor, steepness, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr
 ):
@@ -235,7 +259,7 @@ def seen_at(
     if PERSPECTIVE:
         level = denominator
     t = level * turn
-    front = 1.0 / (1.0 + quick_exp2(tl.minimum(t * (-2.0 * LOG2E), 126.0)))
+    front = 1.0 / (1.0 + quick_exp2(tl.minimum(t * (-2.0 * LOG2E), FARTHEST)))
     side = front + front - 1.0
     c = tl.maximum(p * side, 0.0) * factor
     if not TWO_SIDED:
@@ -248,25 +272,67 @@ def seen_at(
 @triton.jit
 def kept(end, place):
     """The logistic of how far before the end a place lies, in units of log 2."""
-    return reciprocal(1.0 + quick_exp2(tl.minimum(place - end, 126.0)))
+    return reciprocal(1.0 + quick_exp2(tl.minimum(place - end, FARTHEST)))
 
 
 @triton.jit
-def distance2(lx, ly, hx, hy, x0, y0, x1, y1):
-    """The square of how far boxes (lx..hx, ly..hy) and (x0..x1, y0..y1) are apart."""
-    dx = tl.maximum(tl.maximum(lx - x1, x0 - hx), 0.0)
-    dy = tl.maximum(tl.maximum(ly - y1, y0 - hy), 0.0)
-    return dx * dx + dy * dy
+def seen_at_back(
+    mean, sides, p, mx, my, gx, gy, d, depths, least, turn, factor, steepness, share, shown, plane,
+    grads, PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr,
+):  # fmt: skip
+    """From a sample's gradients to those by what it sees of a face, of which `share` is `shown`.
+
+    `plane`: the gradient by the means, along the planes of all channels together; `grads`: what counts as no gradient, then
+    those by depth and by coverage from the front and from the back. The results are factors of the gradients by the planes of
+    attributes, of depth and of the denominator; the slope by the centroid's distance, and the gradient by the mean position;
+    those by coverage and moment; by the turn and the place; by what is covered, whether rounding alone makes that negative,
+    and what is seen from the back.
+    """
+    px, py, inverse, denominator, weight, z, _level = mean
+    c, front, side, t, _place, root = sides
+    base, by_depth, by_front, by_back = grads
+    by_means = (plane[0] + px * plane[1] + py * plane[2]) * weight
+    excess = by_means + by_depth * z - base
+    by_c = share * excess
+    by_place = -shown * (1.0 - share) * excess
+    rest, bend = 1.0 - front, front * (1.0 - front)
+    if TWO_SIDED:
+        by_c += by_front * front + by_back * rest
+        by_side = c * (by_front - by_back)
+        covering = by_c * factor
+    else:
+        by_c += by_front
+        covering = by_c * factor * front
+        by_side = by_c * tl.maximum(p * side, 0.0) * factor
+    further = steepness * z * BACK * root
+    by_side -= by_place * further
+    # tanh(t) = 2 front - 1; the slope of front is 2 front (1 - front)
+    right = p * side > 0.0
+    by_turn = 2.0 * bend * by_side - by_place * further * rest * t * root * root
+    by_turn += tl.where(right, 4.0 * bend * covering * p, 0.0)
+    by_p = tl.where(right, covering * side, 0.0)
+    by_z = shown * by_depth + by_place * steepness * (1.0 + BACK * rest * root)
+    if not PERSPECTIVE:
+        by_z += by_turn * turn
+    nz = by_z * weight
+    nd = tl.where(denominator > least, -(shown * by_means + by_z * z) * weight, 0.0)
+    if PERSPECTIVE:
+        nd += by_turn * turn
+    pull = shown * weight
+    by_px = pull * plane[1] + nz * depths[1] + nd * d[1]
+    by_py = pull * plane[2] + nz * depths[2] + nd * d[2]
+    # With h = p^2 + FAINT^2, x - g = (p^2 (q - g) + p M) / h, so its slope by p is (M + 2 p (q - x)) / h
+    twice, share_m = p + p, p * inverse
+    full = p * share_m
+    gmx, gmy = share_m * by_px, share_m * by_py
+    gp = inverse * (by_px * (mx + twice * (gx - px)) + by_py * (my + twice * (gy - py))) + by_p
+    return pull, nz, nd, full, by_px, by_py, gp, gmx, gmy, by_turn, by_place, by_c, right, rest
 
 
 @triton.jit
-def bits_of(hit, lane):
-    """32 flags as one number."""
-    return tl.sum(tl.where(hit, 1, 0).to(tl.uint32) << lane.to(tl.uint32), axis=0)
-
-
-@triton.jit
-def lowest_bit(bits):
-    """The index of the lowest set bit: the exponent of that bit as a float."""
-    low = (bits ^ (bits & (bits - 1))).to(tl.float32)
-    return (low.to(tl.int32, bitcast=True) >> 23) - 127
+def corner_planes(ax, ay, bx, by, cx, cy, aw, bw, cw, inverse):
+    """The corners' weights w' (1/3 + cross(x - g, opposite edge) inverse), which are linear in x - g."""
+    a = (aw / 3, aw * inverse * (cy - by), -aw * inverse * (cx - bx))
+    b = (bw / 3, bw * inverse * (ay - cy), -bw * inverse * (ax - cx))
+    c = (cw / 3, cw * inverse * (by - ay), -cw * inverse * (bx - ax))
+    return a, b, c

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from ...constants import FURTHEST
+from ...vectors import FURTHEST
 from .formulas import (
     BEHIND,
     DENOMINATOR,
@@ -33,8 +33,7 @@ from .formulas import (
     seen_at,
     small_coverage,
 )
-from .pixels import silhouette_of
-from .sampling import sample_grid
+from .pixels import sample_grid, silhouette_of
 from .setup import load_box
 from .shared import load_live
 
@@ -44,17 +43,18 @@ BEYOND, PLACES, PASSES = tl.constexpr(FURTHEST * 1.4426950408889634), tl.constex
 
 @triton.jit
 def candidates(
-    boxes, own, start, end, padded, listed, x0, y0, x1, y1, reach2, sigma2,
+    boxes, own, start, end, padded, listed, tile, reach2, sigma2,
     HALF: tl.constexpr, SMALL: tl.constexpr, BIN: tl.constexpr,
 ):  # fmt: skip
-    """Of 32 faces from `start` on: those within reach and the small among them, as bits, and their least and greatest depth."""
+    """Of 32 faces from `start` on: those within reach of the tile and the small among them, as bits, and their least and
+    greatest depth."""
     step = tl.arange(0, 32)
     live = start + step < end
     index = start + step
     if BIN > 0:
         index = tl.where(listed, tl.load(own + index, mask=live & listed, other=0), index)
     lx, ly, hx, hy = load_box(boxes, index, padded, live)
-    apart2 = distance2(lx, ly, hx, hy, x0, y0, x1, y1)
+    apart2 = distance2(lx, ly, hx, hy, tile[0], tile[1], tile[2], tile[3])
     # Not farther than the reach, which NaN never is
     within = (apart2 > reach2) == 0
     small = within & False
@@ -175,7 +175,7 @@ def forward_kernel(
     reach2 = (REACH * REACH) * sigma2
     qx, qy = col.to(scale.dtype) + 0.5, row.to(scale.dtype) + 0.5
     x0, y0 = left.to(scale.dtype) + 0.5, top.to(scale.dtype) + 0.5
-    x1, y1 = x0 + (TX - 1), y0 + (TY - 1)
+    sides = (x0, y0, x0 + (TX - 1), y0 + (TY - 1))
     live = (col < columns) & (row < rows)
     sample = samples + (item * height * width + row * columns + col) * SAMPLE
     zero = qx * 0.0
@@ -184,7 +184,7 @@ def forward_kernel(
         nearest, farthest = scale * 0.0 + 1e30, scale * 0.0 - 1e30
         for start in range(0, end, 32):
             _near, _small, low, high = candidates(
-                boxes, own, start, end, padded, listed, x0, y0, x1, y1, reach2, sigma2, HALF, SMALL, BIN
+                boxes, own, start, end, padded, listed, sides, reach2, sigma2, HALF, SMALL, BIN
             )
             nearest, farthest = tl.minimum(nearest, low), tl.maximum(farthest, high)
         end = tl.where(nearest <= farthest, end, 0)
@@ -200,7 +200,7 @@ def forward_kernel(
             lost = (zero,) * PLACES
             for start in range(0, end, 32):
                 near, small, _low, _high = candidates(
-                    boxes, own, start, end, padded, listed, x0, y0, x1, y1, reach2, sigma2, HALF, SMALL, BIN
+                    boxes, own, start, end, padded, listed, sides, reach2, sigma2, HALF, SMALL, BIN
                 )
                 while near != 0:
                     face, near, bit = next_face(own, start, near, listed, BIN)
@@ -246,7 +246,7 @@ def forward_kernel(
     sums, slopes = (zero,) * (CHANNELS + 1), (zero,) * (CHANNELS + 1)
     for start in range(0, end, 32):
         near, small, _low, _high = candidates(
-            boxes, own, start, end, padded, listed, x0, y0, x1, y1, reach2, sigma2, HALF, SMALL, BIN
+            boxes, own, start, end, padded, listed, sides, reach2, sigma2, HALF, SMALL, BIN
         )
         while near != 0:
             face, near, bit = next_face(own, start, near, listed, BIN)
