@@ -27,7 +27,7 @@ from .settings import DEFAULT_CONORM, NormalSettings, Raster, RasterSettings
 from .vectors import EPSILON, LEAST_SPACING, SAMPLES_PER_SCALE, tensor_like
 
 #: Per unit of depth: for objects about two units large, of which what lies a twentieth further is half hidden.
-DEPTH_STEEPNESS = 20.0
+DEPTH_STEEPNESS = 10.0
 
 
 @tracing.outside_autocast
@@ -52,7 +52,7 @@ def render_attributes(
     """Pictures of any attributes of a mesh, smooth in everything: `Raster(image, silhouette, depth)`.
 
     silhouette = conorm of the faces' coverages; image = sum of w attributes + (1 - silhouette) * background, where
-    w = coverage * logistic(depth_steepness (z* - depth)) is the nearest coverage that adds up to the silhouette. `depth` is
+    w = coverage * logistic(2 depth_steepness (z* - depth)) is the nearest coverage that adds up to the silhouette. `depth` is
     the surface's, by the same weights; with a `background_depth` it is composed like the image. Scale -> 0 and
     depth_steepness -> inf give `render_hard`.
 

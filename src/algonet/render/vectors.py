@@ -17,6 +17,8 @@ from algonet.core.cache import constant
 FLIP_AREA = 1e-4
 #: Coverage below which the mean position inside a face gives way to its centroid: rounding would throw it out of the face.
 FAINT = 1e-5
+#: Coverage below which the spread of positions inside a face fades: it is a difference of moments, in which rounding counts more.
+THIN = 3e-3
 #: A face seen from the front has no horizon: its slope in depth is taken to be at least 1 / 100000 of its size (as a square).
 FLAT = 1e-10
 #: Back faces are taken to lie as much further as depth changes over this many scales of the noise.

@@ -10,9 +10,9 @@ import numpy as np
 from algonet.core.codegen.jit import njit
 
 from .faces import BACK, FLAT, LANES, OPTIONS, PLANES, TILE, TURN, add, real, row_ranges, shape_of, vector
-from .forward import LEAST_SEEN, bounded, dot, face_numbers, plus_times, see, tile_at
+from .forward import HALF, LEAST_SEEN, bounded, dot, face_numbers, plus_times, see, tile_at
 
-corner_pull = kept = seen_at_back = None
+corner_pull = edge_worth = kept = seen_at_back = None
 
 # --- template ---
 
@@ -28,20 +28,18 @@ LOADED = GRADS + 6
 
 
 @njit(forceinline=True, **OPTIONS)
-def add_plane(buffer, first, i, g, x, y):
-    """A gradient by a plane at a position, added to its three rows."""
-    buffer[first * LANES + i] += g
-    buffer[(first + 1) * LANES + i] += g * x
-    buffer[(first + 2) * LANES + i] += g * y
+def add_three(buffer, first, i, v):
+    for k in range(3):
+        buffer[(first + k) * LANES + i] += v[k]
 
 
 @njit(forceinline=True, **OPTIONS)
-def pull_edge(buffer, first, i, start, length, away, densities, ux, uy, gp, gmx, gmy):
-    """Moving an edge outward adds the density along it, times its worth there, even + odd t: added to the rows of its two ends.
+def pull_edge(buffer, first, i, start, length, away, densities, ux, uy, gp, gmx, gmy, by_second):
+    """Moving an edge outward adds the density along it, times its worth there: added to the rows of its two ends.
     Returns that times the distance."""
-    even, odd = gp + away * (gmy * ux - gmx * uy), gmx * ux + gmy * uy
-    whole = even * densities[0] + odd * densities[1]
-    moment = even * densities[1] + odd * densities[2]
+    flat, slope, curve = edge_worth(gp, gmx, gmy, by_second, away, ux, uy)
+    whole = flat * densities[0] + slope * densities[1] + curve * densities[2]
+    moment = flat * densities[1] + slope * densities[2] + curve * densities[3]
     buffer[first * LANES + i] += (start + length) * whole - moment
     buffer[(first + 1) * LANES + i] += moment - start * whole
     return away * whole
@@ -54,28 +52,34 @@ def lanes_backward(o, x0, y, steepness, sigma2, perspective, two_sided, buffer):
     (_, _, ux, uy, lengths), _, d, depths, (least, turn, factor) = face
     one = real(1.0)
     for i in range(LANES):
-        mean, sides, (p, mx, my, gx, gy), (start, away, k0, k1, k2) = see(
+        mean, centre, sides, (p, mx, my, second, gx, gy), (start, away, k0, k1, k2) = see(
             face, x0 + real(i), sigma2, steepness, perspective, two_sided
         )
         plane = buffer[i], buffer[LANES + i], buffer[2 * LANES + i]
         grads = buffer[4 * LANES + i], buffer[3 * LANES + i], buffer[5 * LANES + i], buffer[6 * LANES + i]
         share = kept(buffer[7 * LANES + i], sides[4])
-        pull, nz, nd, full, by_px, by_py, gp, gmx, gmy, by_turn, by_place, by_c, right, rest = seen_at_back(
-            mean, sides, p, mx, my, gx, gy, d, depths, least, turn, factor, steepness, share, share * sides[0], plane,
-            grads, perspective, two_sided,
+        pull, nz, by_d, full, by_ox, by_oy, gp, gmx, gmy, by_second, by_turn, by_place, by_c, right, rest = seen_at_back(
+            mean, centre, sides, p, mx, my, second, gx, gy, d, depths, least, turn, factor, steepness, share,
+            share * sides[0], plane, grads, HALF, perspective, two_sided,
         )  # fmt: skip
-        px, py, _, _, _, z, level = mean
+        px, py, _, _, z, level = mean
         _, front, side, t, _, root = sides
         buffer[8 * LANES + i], buffer[9 * LANES + i], buffer[10 * LANES + i] = pull, pull * px, pull * py
-        add_plane(buffer, LOADED + BY_DENOMINATOR, i, nd, px, py)
-        add_plane(buffer, LOADED + BY_DEPTH, i, nz, px, py)
-        buffer[(LOADED + SHIFT) * LANES + i] -= full * by_px
-        buffer[(LOADED + SHIFT + 1) * LANES + i] -= full * by_py
-        # Coverage does not change when everything is scaled, the moment grows with it: that gives the noise's scale
-        grown = gmx * mx + gmy * my - by_turn * t
-        grown -= pull_edge(buffer, LOADED + ENDS, i, start[0], lengths[0], away[0], k0, ux[0], uy[0], gp, gmx, gmy)
-        grown -= pull_edge(buffer, LOADED + ENDS + 2, i, start[1], lengths[1], away[1], k1, ux[1], uy[1], gp, gmx, gmy)
-        grown -= pull_edge(buffer, LOADED + ENDS + 4, i, start[2], lengths[2], away[2], k2, ux[2], uy[2], gp, gmx, gmy)
+        add_three(buffer, LOADED + BY_DENOMINATOR, i, by_d)
+        add_three(buffer, LOADED + BY_DEPTH, i, (nz, nz * px, nz * py))
+        buffer[(LOADED + SHIFT) * LANES + i] -= full * by_ox
+        buffer[(LOADED + SHIFT + 1) * LANES + i] -= full * by_oy
+        # Coverage does not change when everything is scaled, moments grow with it and its square: that gives the noise's scale
+        grown = gmx * mx + gmy * my + real(2.0) * dot(by_second, second) - by_turn * t
+        grown -= pull_edge(
+            buffer, LOADED + ENDS, i, start[0], lengths[0], away[0], k0, ux[0], uy[0], gp, gmx, gmy, by_second
+        )
+        grown -= pull_edge(
+            buffer, LOADED + ENDS + 2, i, start[1], lengths[1], away[1], k1, ux[1], uy[1], gp, gmx, gmy, by_second
+        )
+        grown -= pull_edge(
+            buffer, LOADED + ENDS + 4, i, start[2], lengths[2], away[2], k2, ux[2], uy[2], gp, gmx, gmy, by_second
+        )
         by_factor = by_c * p * side * (one if two_sided else front)
         buffer[(LOADED + REST) * LANES + i] += by_factor if right else real(0.0)
         buffer[(LOADED + REST + 1) * LANES + i] += grown
@@ -271,5 +275,5 @@ def gather_items(
             )  # fmt: skip
             near_slope += more
         grad_softness[item, 0] = scale_slope / float(softness[item, 0])
-        grad_softness[item, 1] = steepness_slope
+        grad_softness[item, 1] = 2.0 * steepness_slope
         grad_softness[item, 2] = near_slope

@@ -33,8 +33,8 @@ from .faces import (
     vector,
 )
 
-FARTHEST = 40.0
-bounded = dot = each_times = minus = plus = plus_times = seen_at = None
+FARTHEST, HALF = 40.0, 4
+bounded = dot = each_times = edge_moment = minus = plus = plus_times = seen_at = spread_of = None
 
 # --- template ---
 
@@ -68,20 +68,26 @@ def face_numbers(o, y):
 
 @njit(forceinline=True, **OPTIONS)
 def see(face, x, sigma2, steepness, perspective, two_sided):
-    """What a sample sees of a face: what `seen_at` says and is told of coverage, moment and position; of each edge the start,
+    """What a sample sees of a face: what `seen_at` says and is told of coverage, moments and position; of each edge the start,
     the distance, and the integrals of the density along it."""
     (xs, ys, ux, uy, lengths), (gx, gy), d, depths, (least, turn, factor) = face
     xs = xs[0] - x, xs[1] - x, xs[2] - x
     start, away = plus(each_times(xs, ux), each_times(ys, uy)), minus(each_times(ys, ux), each_times(xs, uy))
-    c0, m0, k0 = edge(start[0], start[0] + lengths[0], away[0], sigma2)
-    c1, m1, k1 = edge(start[1], start[1] + lengths[1], away[1], sigma2)
-    c2, m2, k2 = edge(start[2], start[2] + lengths[2], away[2], sigma2)
-    p, m = c0 + c1 + c2, (m0, m1, m2)
-    told = p, dot(uy, m), -dot(ux, m), x - gx, -gy
-    mean, sides = seen_at(
-        p, told[1], told[2], told[3], told[4], d, depths, least, turn, factor, steepness, perspective, two_sided
+    c0, m0, w0, o0, k0 = edge(start[0], start[0] + lengths[0], away[0], sigma2)
+    c1, m1, w1, o1, k1 = edge(start[1], start[1] + lengths[1], away[1], sigma2)
+    c2, m2, w2, o2, k2 = edge(start[2], start[2] + lengths[2], away[2], sigma2)
+    p, m, within = c0 + c1 + c2, (m0, m1, m2), w0 + w1 + w2
+    second = plus(
+        edge_moment(away[0] * m0, o0, ux[0], uy[0]),
+        plus(edge_moment(away[1] * m1, o1, ux[1], uy[1]), edge_moment(away[2] * m2, o2, ux[2], uy[2])),
     )
-    return mean, sides, told, (start, away, k0, k1, k2)
+    second = second[0] + within, second[1], second[2] + within
+    mx, my = dot(uy, m), -dot(ux, m)
+    spread = spread_of(p, mx, my, second, HALF)
+    mean, centre, sides = seen_at(
+        p, mx, my, spread, x - gx, -gy, d, depths, least, turn, factor, steepness, perspective, two_sided
+    )
+    return mean, centre, sides, (p, mx, my, second, x - gx, -gy), (start, away, k0, k1, k2)
 
 
 @njit(**OPTIONS)
@@ -89,8 +95,8 @@ def lanes_forward(o, x0, y, steepness, sigma2, perspective, two_sided, buffer):
     """One face and the 16 pixels of one row, into the rows of the buffer."""
     face, one = face_numbers(o, y), real(1.0)
     for i in range(LANES):
-        mean, sides, _, _ = see(face, x0 + real(i), sigma2, steepness, perspective, two_sided)
-        weight = mean[4]
+        mean, _, sides, _, _ = see(face, x0 + real(i), sigma2, steepness, perspective, two_sided)
+        weight = mean[3]
         buffer[i], buffer[LANES + i], buffer[2 * LANES + i] = sides[0], sides[4], weight
         buffer[3 * LANES + i], buffer[4 * LANES + i] = weight * mean[0], weight * mean[1]
         # Rounded to 0: products of next to nothing are not normal numbers, which take a hundred times as long
@@ -256,12 +262,12 @@ def mix(pair, shown, turning, plane, total, turned):
 
 @njit(forceinline=True, **OPTIONS)
 def tile_at(tile, per_item, grid, softness, settings):
-    """A tile's item, first row and column, the steepness, the square of the noise's sigma, and its reach."""
+    """A tile's item, first row and column, twice the steepness, the square of the noise's sigma, and its reach."""
     item = tile // per_item
     columns = (grid[item, 1] + LANES - 1) // LANES
     sigma2 = real(settings[0]) * softness[item, 0] * softness[item, 0]
     first_row, first_column = (tile % per_item) // columns * LANES, (tile % per_item) % columns * LANES
-    return item, first_row, first_column, softness[item, 1], sigma2, real(settings[1]) * np.sqrt(sigma2)
+    return item, first_row, first_column, real(2.0) * softness[item, 1], sigma2, real(settings[1]) * np.sqrt(sigma2)
 
 
 @njit(**OPTIONS, cache=True)

@@ -33,6 +33,7 @@ from ...vectors import (
     MARGIN,
     MOST_SAMPLES,
     TAPS,
+    THIN,
 )
 
 #: Pairs of face and tile whose gradients are kept at once; more are done in several rounds of items.
@@ -277,9 +278,9 @@ def prelude(precision: str, half: int) -> str:
     own = {
         "FADE2": FADE**2, "GUARD2": vectors.GUARD**2, "NOWHERE2": NOWHERE**2, "ROUNDING2": ROUNDING**2, "TURN2": TURN**2,
         "INVERSE_TOP": 1 / TOP, "FLATNESS": vectors.FLATNESS, "LEAST_SQUARE": vectors.LEAST_SQUARE, "SMALL2": vectors.SMALL**2,
-        "BACK": BACK, "FAINT2": FAINT**2, "LOG2E": 1.0, "FARTHEST": 40.0,
+        "BACK": BACK, "FAINT2": FAINT**2, "THIN2": THIN**2, "LOG2E": 1.0, "FARTHEST": 40.0,
     }  # fmt: skip
-    constants = "".join(f"{name} = {value!r}\n" for name, value in numbers.items())
+    constants = f"HALF = {half}\n" + "".join(f"{name} = {value!r}\n" for name, value in numbers.items())
     constants += "".join(f"{name} = np.{precision}({value!r})\n" for name, value in own.items())
     formulas = [translated(Path(__file__).parents[1] / "triton" / f"{name}.py") for name in ("shared", "formulas")]
     return "\n\n".join(
@@ -353,6 +354,8 @@ def _series(half: int, last: int) -> list[str]:
             "    e1 = e1 * s1",
             f"    j{k + 1} = (e1 - e0) * real({1 / (2 * k)!r}) + real({(2 * k - 1) / (2 * k)!r}) * ratio * j{k}",
         ]
+        if k == half - 1:
+            lines.append("    before = total")
         if k < half:
             lines.append(f"    total = total + j{k + 1}")
     return lines
@@ -362,14 +365,29 @@ def _edge(half: int) -> str:
     lines = [
         "@njit(forceinline=True, **OPTIONS)",
         "def edge(t0, t1, d, sigma2):",
-        '    """Coverage, moment along the outward normal, and the density times 1, t and t^2 integrated along the edge."""',
+        '    """Coverage, moment along the outward normal; what the second moment has in every direction, and its part along',
+        '    the edge; and the density times 1, t, t^2 and t^3 integrated along the edge."""',
         *_series(half, half + 1),
         "    p0 = s0",
         "    p1 = s1",
-        *["    p0 = p0 * s0", "    p1 = p1 * s1"] * (half - 1),
+        "    q0 = p0",
+        "    q1 = p1",
+        *["    q0 = p0", "    q1 = p1", "    p0 = p0 * s0", "    p1 = p1 * s1"] * (half - 1),
         f"    k0 = real({half / math.pi!r}) * j{half + 1}",
         "    k1 = real(0.15915494309189535) * (p0 - p1)",
         f"    k2 = real({half / math.pi!r}) * (sigma2 * j{half} - rho2 * j{half + 1})",
-        f"    return d * total * real(0.15915494309189535), sigma2 * j{half} * real(0.15915494309189535), (k0, k1, k2)",
     ]
+    if half > 1:
+        lines += [
+            f"    part = sigma2 * real({0.5 / (half - 1) / (2 * math.pi)!r})",
+            "    within, odd = part * d * before, part * (q0 - q1)",
+            f"    k3 = real({2.0 * half!r}) * odd - rho2 * k1",
+        ]
+    else:
+        # Noise of two degrees of freedom has no second moment
+        lines.append("    within, odd, k3 = real(0.0), real(0.0), real(0.0)")
+    lines.append(
+        f"    return d * total * real(0.15915494309189535), sigma2 * j{half} * real(0.15915494309189535), within, odd, "
+        "(k0, k1, k2, k3)"
+    )
     return "\n".join(lines) + "\n"

@@ -32,6 +32,7 @@ from .formulas import (
     lowest_bit,
     seen_at,
     small_coverage,
+    spread_of,
 )
 from .pixels import sample_grid, silhouette_of
 from .setup import load_box
@@ -98,26 +99,22 @@ def see(
             ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy, ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF
         )
         p, mx, my = found[0], found[1], found[2]
+        spread = spread_of(p, mx, my, found[3], HALF)
     else:
         p, mx, my = small_coverage(gx - qx, gy - qy, ax, ay, bx, by, gx, gy, sigma2, HALF)
+        # That of a triangle in even density
+        square = p * p * (1.0 / 12.0)
+        xx = (ax - gx) * (ax - gx) + (bx - gx) * (bx - gx) + (cx - gx) * (cx - gx)
+        xy = (ax - gx) * (ay - gy) + (bx - gx) * (by - gy) + (cx - gx) * (cy - gy)
+        yy = (ay - gy) * (ay - gy) + (by - gy) * (by - gy) + (cy - gy) * (cy - gy)
+        spread = (square * xx, square * xy, square * yy)
     d0, d1, d2, z0 = load_four(r + DENOMINATOR)
     z1, z2, least, turn = load_four(r + (DENOMINATOR + 4))
-    mean, sides = seen_at(
-        p,
-        mx,
-        my,
-        qx - gx,
-        qy - gy,
-        (d0, d1, d2),
-        (z0, z1, z2),
-        tl.abs(least),
-        turn,
-        factor,
-        steepness,
-        PERSPECTIVE,
+    mean, _centre, sides = seen_at(
+        p, mx, my, spread, qx - gx, qy - gy, (d0, d1, d2), (z0, z1, z2), tl.abs(least), turn, factor, steepness, PERSPECTIVE,
         TWO_SIDED,
-    )
-    return sides[0], sides[1], sides[4], mean[5], mean[4], mean[0], mean[1]
+    )  # fmt: skip
+    return sides[0], sides[1], sides[4], mean[4], mean[3], mean[0], mean[1]
 
 
 @triton.jit
@@ -170,7 +167,7 @@ def forward_kernel(
     end = tl.where((left < columns) & (top < rows), end, 0)
     col, row = left + lane % TX, top + lane // TX
     scale = scale / spacing
-    steepness = tl.load(softness + item * softness_stride + 1) * LOG2E
+    steepness = 2.0 * tl.load(softness + item * softness_stride + 1) * LOG2E
     sigma2 = 2 * HALF * scale * scale
     reach2 = (REACH * REACH) * sigma2
     qx, qy = col.to(scale.dtype) + 0.5, row.to(scale.dtype) + 0.5
