@@ -186,7 +186,7 @@ def drawn(mesh: Mesh, cameras: Camera, size: int) -> tuple[Tensor, Tensor, Tenso
     for i in range(0, len(cameras.matrix), 8):
         out = render_attributes(
             mesh.vertices, mesh.faces, mesh.face_normals(), cameras[slice(i, i + 8)], size=(size, size), attribute_faces=own,
-            coverage=FilteredCoverage(StudentT(scale=0.25)), conorm=BoundedSum(32), depth_steepness=40.0,
+            coverage=FilteredCoverage(StudentT(scale=0.25)), conorm=BoundedSum(32), depth_steepness=20.0,
         )  # fmt: skip
         unit = torch.nn.functional.normalize(out.image, dim=-1)
         parts.append((out.silhouette, unit, out.depth))

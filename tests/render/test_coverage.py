@@ -11,7 +11,8 @@ import torch
 
 from algonet.relax import SIGMOIDS, GaussianNoise, Heaviside, Logistic, StudentT
 from algonet.render import Camera, EdgeProduct, EuclideanCoverage, FilteredCoverage, SmoothRenderer, icosphere
-from algonet.render.coverage import Coverage, filtered_coverage, integrated_coverage, twice_area
+from algonet.render.coverage import Coverage, filtered_coverage, filtered_moments, integrated_coverage, twice_area
+from algonet.render.reference import barycentrics, nearness_shift
 from helpers.noises import draw
 
 ONE = torch.tensor(1.0, dtype=torch.float64)
@@ -34,6 +35,51 @@ def test_is_the_probability_of_landing_inside(df: int) -> None:
     assert abs(float(covered) - float(inside.double().mean())) < 4 * 0.5 / math.sqrt(400_000)
     drawn = ((where - pixel) * inside[:, None]).mean(0)
     assert torch.allclose(moment[0, 0], drawn, atol=0.02)
+
+
+def _points_inside(pixel: torch.Tensor, df: int, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Centroids of 160,000 small triangles that make up the triangle, and the noise's mass in each, as seen from the pixel."""
+    n = 400
+    i, j = torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")
+    upwards, downwards = i + j < n, i + j < n - 1
+    u, v = (torch.cat([k[upwards] + 1 / 3, k[downwards] + 2 / 3]).double() / n for k in (i, j))
+    a, b, c = TRIANGLE[0]
+    points = a + u[:, None] * (b - a) + v[:, None] * (c - a)
+    square = (points - pixel).square().sum(-1)
+    density = (1 + square / (df * scale**2)) ** (-df / 2 - 1) / (2 * math.pi * scale**2)
+    return points, density * float(twice_area(TRIANGLE)) / 2 / n**2
+
+
+@pytest.mark.parametrize("df", [4, 8, 16])
+@pytest.mark.parametrize("pixel", [(3.0, 3.0), (1.0, 5.0), (7.5, 7.5)])
+def test_second_moment_is_that_of_the_noise_inside(df: int, pixel: tuple[float, float]) -> None:
+    q = torch.tensor([pixel], dtype=torch.float64)
+    points, mass = _points_inside(q[0], df, 1.5)
+    covered, moment, second = filtered_moments(TRIANGLE, q, 1.5 * ONE, df)
+    away = points - q[0]
+    assert second is not None
+    assert torch.allclose(covered[0, 0], mass.sum(), atol=2e-5)
+    assert torch.allclose(moment[0, 0], mass @ away, atol=2e-5)
+    assert torch.allclose(second[0, 0], torch.einsum("n,ni,nj->ij", mass, away, away), atol=5e-5)
+
+
+@pytest.mark.parametrize("most", [1.1, 1.5, 3.0, 30.0])
+def test_attributes_are_averaged_over_the_face_in_space(most: float) -> None:
+    """What is linear on the face in space is N/D in the picture, and its mean that at E[x/D] / E[1/D]; to first order where D
+    varies little, and never outside the face."""
+    nearness = torch.tensor([[1.0, most, 1.2]], dtype=torch.float64)
+    area = twice_area(TRIANGLE)
+    for pixel in ((3.0, 3.0), (1.0, 5.0), (2.0, 7.0)):
+        q = torch.tensor([pixel], dtype=torch.float64)
+        points, mass = _points_inside(q[0], 8, 1.0)
+        _, position, spread = FilteredCoverage().seen(TRIANGLE, q, ONE)
+        shares = barycentrics(TRIANGLE, area, position)
+        moved = position - nearness_shift(TRIANGLE, area, nearness, shares, spread)
+        depth = 1 / (barycentrics(TRIANGLE, area, points[None] - TRIANGLE.mean(1)) * nearness).sum(-1)[0]
+        exact = (mass * depth) @ points / (mass @ depth) - TRIANGLE.mean(1)[0]
+        off, before = (float((x[0, 0] - exact).norm()) for x in (moved, position))
+        assert off < {1.1: 0.05, 1.5: 0.25, 3.0: 0.7}.get(most, 1.0) * before
+        assert float(barycentrics(TRIANGLE, area, moved).min()) > 0
 
 
 def test_parts_add_up_and_orientation_flips_the_sign() -> None:
@@ -74,7 +120,7 @@ def test_small_scale_is_inside_or_outside() -> None:
 
 def test_the_mean_position_lies_in_the_triangle() -> None:
     pixels = torch.rand(200, 2, dtype=torch.float64) * 12 - 2
-    _, from_centroid = FilteredCoverage().seen(TRIANGLE, pixels, ONE)
+    _, from_centroid, _ = FilteredCoverage().seen(TRIANGLE, pixels, ONE)
     centroid = TRIANGLE.mean(1)
     position = centroid + from_centroid[0]
     a, b, c = TRIANGLE[0]

@@ -118,33 +118,38 @@ def _range(x: Tensor) -> float:
     return float(x.max() - x.min())
 
 
+#: Sheets, and closed meshes of large faces, and how finely the second of two is cut.
+CUT = {
+    "sheet at 45 degrees": lambda: _turned(_sheet(), math.pi / 4),
+    "sheet at 70 degrees": lambda: _turned(_sheet(), math.radians(70)),
+    "ball": lambda: icosphere(1, 0.9).to(torch.float64),
+    "box": lambda: _turned(box().to(torch.float64), 0.5),
+    "ring": lambda: _turned(_ring(), 0.4),
+}
+
+
 @pytest.mark.parametrize("steepness", [5.0, 20.0, 100.0])
-@pytest.mark.parametrize("name", ["sheet", "ball", "ball, one side"])
+@pytest.mark.parametrize("name", CUT)
 def test_cutting_changes_neither_colour_nor_depth(name: str, steepness: float) -> None:
-    mesh = _turned(_sheet(), math.pi / 4) if name == "sheet" else icosphere(1, 0.9).to(torch.float64)
-    options = {"steepness": steepness, "two_sided": name != "ball, one side"}
-    fine = mesh.subdivided().subdivided()
-    coarse, cut = (_soft(m, m.vertices, **options) for m in (mesh, fine))
+    """Measured: at most 6e-4, of box and ring 2e-4; with both sides of closed meshes more, see below."""
+    mesh = CUT[name]()
+    fine = mesh.subdivided() if name == "ring" else mesh.subdivided().subdivided()
+    coarse, cut = (_soft(m, m.vertices, steepness=steepness, two_sided="sheet" in name) for m in (mesh, fine))
     inside = coarse.silhouette > 0.5
-    assert float((coarse.image - cut.image).abs().max()) < 3e-3 * _range(mesh.vertices)
-    assert float((coarse.depth - cut.depth)[inside].abs().max()) < 3e-3 * _range(mesh.vertices)
+    assert float((coarse.image - cut.image).abs().max()) < 2e-3 * _range(mesh.vertices)
+    assert float((coarse.depth - cut.depth)[inside].abs().max()) < 2e-3 * _range(coarse.depth[inside])
     assert float((coarse.silhouette - cut.silhouette).abs().max()) < 3e-4
 
 
-@pytest.mark.parametrize("steepness", [5.0, 100.0])
-def test_cutting_a_box_changes_little(steepness: float) -> None:
-    """Measured: colours 8e-3 and depth 4e-2 of their ranges, silhouettes 7e-4."""
-    mesh = box().to(torch.float64)
-    for eye in ((1.0, 1.2, 2.2), (0.3, 0.9, 2.6)):
-        camera = Camera.look_at(torch.tensor(eye, dtype=torch.float64))
-        coarse, cut = (
-            render_attributes(m.vertices, m.faces, m.vertices, camera, size=(SIZE, SIZE), depth_steepness=steepness)
-            for m in (mesh, mesh.subdivided().subdivided())
-        )
-        inside = coarse.silhouette > 0.5
-        assert float((coarse.image - cut.image).abs().max()) < 2.5e-2 * _range(mesh.vertices)
-        assert float((coarse.depth - cut.depth)[inside].abs().max()) < 0.12 * _range(coarse.depth[inside])
-        assert float((coarse.silhouette - cut.silhouette).abs().max()) < 2e-3
+@pytest.mark.parametrize("steepness", [5.0, 20.0, 100.0])
+@pytest.mark.parametrize("name", ["ball", "box", "ring"])
+def test_cutting_changes_little_where_both_sides_are_drawn(name: str, steepness: float) -> None:
+    mesh = CUT[name]()
+    fine = mesh.subdivided() if name == "ring" else mesh.subdivided().subdivided()
+    coarse, cut = (_soft(m, m.vertices, steepness=steepness) for m in (mesh, fine))
+    inside = coarse.silhouette > 0.5
+    assert float((coarse.image - cut.image).abs().max()) < 1e-2 * _range(mesh.vertices)
+    assert float((coarse.depth - cut.depth)[inside].abs().max()) < 3e-2 * _range(coarse.depth[inside])
 
 
 @pytest.mark.parametrize("steepness", [5.0, 100.0])
@@ -157,8 +162,8 @@ def test_a_flat_sheet_is_the_average_over_the_noise(steepness: float) -> None:
 
 
 @pytest.mark.parametrize(("scale", "most"), [(1.0, 0.05), (3.0, 0.15)])
-@pytest.mark.parametrize("distance", [1.0, 2.0])
-def test_what_is_in_front_does_not_swell(scale: float, most: float, distance: float) -> None:
+@pytest.mark.parametrize(("distance", "steepness"), [(0.25, 20.0), (1.0, 5.0), (2.0, 10.0)])
+def test_what_is_in_front_does_not_swell(scale: float, most: float, distance: float, steepness: float) -> None:
     back = torch.tensor([[-30.0, -9, 0], [30, -9, 0], [30, 9, 0], [-30, 9, 0]], dtype=torch.float64)
     # Half of the plane, nearer; far beyond the frame
     front = torch.tensor(
@@ -169,10 +174,13 @@ def test_what_is_in_front_does_not_swell(scale: float, most: float, distance: fl
     camera = Camera.look_at((0.0, 0.0, 4.0), fov=45.0).to(torch.float64)
     out = render_attributes(
         mesh.vertices, mesh.faces, which, camera, size=(5, SIZE), coverage=FilteredCoverage(StudentT(scale=scale)),
-        depth_steepness=20.0,
+        depth_steepness=steepness,
     )  # fmt: skip
-    # Half of the row is in front
-    assert abs(float(out.image[2, :, 0].sum()) - SIZE / 2) < most
+    # Half of the row is in front, and hides all but exp(-steepness * distance) of what lies behind
+    row, middle = out.image[2, :, 0], SIZE // 2
+    assert float(row[0]) > 1 - 1.1 * math.exp(-steepness * distance) - 1e-3
+    left, right = float(row[middle - 1]), float(row[middle])
+    assert abs((left - 0.5) / (left - right) - 0.5) < most
 
 
 #: What silhouettes are off by at most: outlines of hills before hills end in one pixel, and their coverages add up there.
@@ -183,7 +191,7 @@ def test_colours_tend_to_the_blurred_hard_picture(name: str, most: float) -> Non
     colors = (mesh.vertices + 1) / 2
     image, opaque, _ = _truth(mesh, colors)
     inside, errors, means = opaque > 0.5, [], []
-    for steepness in (5.0, 20.0, 50.0, 100.0):
+    for steepness in (1.0, 20.0, 50.0, 100.0):
         out = _soft(mesh, colors, steepness=steepness)
         errors.append(float((out.image - image).square().mean().sqrt()))
         mean = out.image / out.silhouette[..., None] - image / opaque[..., None]

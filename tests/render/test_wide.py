@@ -11,10 +11,10 @@ from torch import Tensor
 from algonet.core.identity import Signature, specs
 from algonet.relax import StudentT
 from algonet.render import Camera, FilteredCoverage, SmoothRenderer, icosphere, render_attributes
-from algonet.render.constants import LEAST_SPACING, SAMPLES_PER_SCALE
 from algonet.render.kernels.numba import host
 from algonet.render.kernels.numba.tiles import Grid, lagrange_matrix
 from algonet.render.settings import RasterSettings
+from algonet.render.vectors import LEAST_SPACING, SAMPLES_PER_SCALE
 
 
 def picture(scale: float | Tensor, backend: str, size: tuple[int, int], df: int = 8, vertices: Tensor | None = None):

@@ -29,7 +29,7 @@ from torch import Tensor
 from algonet.core.checks import check_spec
 from algonet.core.tracing import outside_autocast
 from algonet.render import Mesh
-from algonet.render.checks import check_faces
+from algonet.render.meshes import check_faces
 
 #: What an optimisation has besides its vertices.
 STATE = ("faces", "momentum", "second_moment", "radius", "steps")

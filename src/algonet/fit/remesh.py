@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 from algonet.core.checks import check_integer, check_spec
 from algonet.core.memory import UNASKED, check_memory
 from algonet.render import Mesh
-from algonet.render.checks import check_mesh
+from algonet.render.meshes import check_mesh
 from algonet.render.vectors import face_areas
 
 #: An edge is split from 4/3 of the wanted length on and collapsed below 4/5: either then comes nearer to it (Botsch, Kobbelt).

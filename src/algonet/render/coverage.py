@@ -23,7 +23,7 @@ from algonet.relax import GaussianNoise, Logistic, Sigmoid, StudentT
 from algonet.relax.base import Relaxation
 from algonet.relax.noise import Noise
 
-from .constants import EDGE_GUARD, FAINT, FLIP_AREA
+from .vectors import EDGE_GUARD, FAINT, FLIP_AREA, THIN
 
 UNITS = ("pixels", "ndc")
 #: Degrees of freedom that kernels have the closed form for; by then the noise is Gaussian to 3 %.
@@ -34,8 +34,9 @@ NODES = 64
 ROUND = 0.05
 
 C = TypeVar("C", bound="Coverage")
-#: Coverage (F, P), signed by orientation; mean position inside the face relative to its centroid (F, P, 2).
-Seen = tuple[Tensor, Tensor]
+#: Coverage (F, P), signed by orientation; mean position inside the face relative to its centroid (F, P, 2); and, where it is
+#: known, the covariance of positions inside the face (F, P, 2, 2).
+Seen = tuple[Tensor, Tensor] | tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +160,17 @@ class FilteredCoverage(Coverage):
         return interned(dataclasses.replace(self, noise=unit(self.noise), units="pixels"))
 
     def seen(self, corners: Tensor, pixels: Tensor, softness: Tensor) -> Seen:
-        if self.df is not None:
-            p, moment = filtered_coverage(corners, pixels, softness, self.df)
-        else:
+        if self.df is None:
             p, moment = integrated_coverage(corners, pixels, self.with_softness(softness))
-        inwards = pixels - corners.mean(1, keepdim=True)
-        p1 = p[..., None]
-        return p, p1 / (p1 * p1 + FAINT * FAINT) * (p1 * inwards + moment)
+            second = None
+        else:
+            p, moment, second = filtered_moments(corners, pixels, softness, self.df)
+        position = p[..., None] * (pixels - corners.mean(1, keepdim=True)) + moment
+        position = (p / (p * p + FAINT * FAINT))[..., None] * position
+        if second is None:
+            return p, position
+        spread = p[..., None, None] * second - moment[..., None] * moment[..., None, :]
+        return p, position, (p / (p * p + THIN * THIN)).square()[..., None, None] * spread
 
     def why_no_kernel(self) -> str | None:
         if self.df is not None and type(self) is FilteredCoverage:
@@ -295,6 +300,19 @@ def filtered_coverage(corners: Tensor, pixels: Tensor, scale: Tensor, df: int) -
     >>> coverage.abs().round(decimals=3)
     tensor([[1., 0.]])
     """
+    coverage, moment, _ = filtered_moments(corners, pixels, scale, df)
+    return coverage, moment
+
+
+def filtered_moments(corners: Tensor, pixels: Tensor, scale: Tensor, df: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Coverage and moment as `filtered_coverage` has them, and the second moment of the noise inside the triangle
+    (F, P, 2, 2); `None` for df = 2, where it has no closed form.
+
+    >>> corner = torch.tensor([[[-1e4, -1e4], [-1e4, 3e4], [3e4, -1e4]]], dtype=torch.float64)
+    >>> filtered_moments(corner, torch.zeros(1, 2).double(), torch.tensor(1.0), 8)[2].round(decimals=4).squeeze()
+    tensor([[1.3333, 0.0000],
+            [0.0000, 1.3333]], dtype=torch.float64)
+    """
     half, sigma2 = df // 2, df * scale * scale
     return _sum_over_edges(corners, pixels, lambda t0, t1, d: _student_edge(t0, t1, d * d + sigma2, sigma2, half))
 
@@ -322,13 +340,14 @@ def integrated_coverage(corners: Tensor, pixels: Tensor, noise: Noise) -> tuple[
             total, last = total + step * (1 - tail) / square, last + step * tail
         return total / (2 * math.pi), last / (2 * math.pi)
 
-    return _sum_over_edges(corners, pixels, edge)
+    return _sum_over_edges(corners, pixels, edge)[:2]
 
 
-def _sum_over_edges(corners: Tensor, pixels: Tensor, integrate: Any) -> tuple[Tensor, Tensor]:
-    """Coverage and moment from each edge's integrals, given its ends along it and its distance."""
+def _sum_over_edges(corners: Tensor, pixels: Tensor, integrate: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Coverage, moment and second moment from each edge's integrals, given its ends along it and its distance."""
     relative = corners[:, :, None, :] - pixels
-    coverage = moment_x = moment_y = relative.new_zeros(())
+    coverage = moment_x = moment_y = xx = xy = yy = relative.new_zeros(())
+    within = None
     for i in range(3):
         a, b = relative[:, i], relative[:, (i + 1) % 3]
         edge = corners[:, (i + 1) % 3] - corners[:, i]
@@ -337,14 +356,21 @@ def _sum_over_edges(corners: Tensor, pixels: Tensor, integrate: Any) -> tuple[Te
         nx, ny = -uy, ux
         t0, t1 = a[..., 0] * ux + a[..., 1] * uy, b[..., 0] * ux + b[..., 1] * uy
         d = a[..., 0] * nx + a[..., 1] * ny
-        total, last = integrate(t0, t1, d)
+        total, last, *more = integrate(t0, t1, d)
         coverage = coverage + d * total
         moment_x, moment_y = moment_x - nx * last, moment_y - ny * last
-    return coverage, torch.stack([moment_x, moment_y], -1)
+        if more:
+            inner, odd = more
+            # Along the edge x = n d + u t; the sum over edges is symmetric
+            x, y = nx * d * last + ux * odd, ny * d * last + uy * odd
+            xx, xy, yy = xx + d * inner - nx * x, xy - (nx * y + ny * x) / 2, yy + d * inner - ny * y
+            within = torch.stack([xx, xy, xy, yy], -1).unflatten(-1, (2, 2))
+    return coverage, torch.stack([moment_x, moment_y], -1), within
 
 
-def _student_edge(t0: Tensor, t1: Tensor, rho2: Tensor, sigma2: Tensor, half: int) -> tuple[Tensor, Tensor]:
-    """sum_{k<half} sigma^2k I_{k+1} / 2 pi and sigma^2half I_half / 2 pi between t0 and t1.
+def _student_edge(t0: Tensor, t1: Tensor, rho2: Tensor, sigma2: Tensor, half: int) -> tuple[Tensor, ...]:
+    """sum_{k<half} sigma^2k I_{k+1} / 2 pi and sigma^2half I_half / 2 pi between t0 and t1; for the second moment, the first
+    without its last term, times sigma^2 / (2 half - 2), and the second's integrand times t, integrated.
 
     I_k is the integral of dt / (t^2 + rho^2)^k; everything is scaled by sigma^2 so that no power leaves float32.
     """
@@ -352,12 +378,16 @@ def _student_edge(t0: Tensor, t1: Tensor, rho2: Tensor, sigma2: Tensor, half: in
     # The two arc tangents of an edge are one
     integral = torch.atan2(rho * (t1 - t0), rho2 + t0 * t1) / rho
     ratio, inverse0, inverse1 = sigma2 / rho2, sigma2 / (t0 * t0 + rho2), sigma2 / (t1 * t1 + rho2)
-    term0, term1, total = t0 / rho2, t1 / rho2, integral
+    term0, term1, total, before = t0 / rho2, t1 / rho2, integral, integral
     for k in range(1, half):
-        term0, term1 = term0 * inverse0, term1 * inverse1
+        term0, term1, before = term0 * inverse0, term1 * inverse1, total
         integral = (term1 - term0) / (2 * k) + (2 * k - 1) / (2 * k) * ratio * integral
         total = total + integral
-    return total / (2 * math.pi), integral * sigma2 / (2 * math.pi)
+    first = total / (2 * math.pi), integral * sigma2 / (2 * math.pi)
+    if half == 1:
+        return first
+    share = sigma2 / ((2 * half - 2) * 2 * math.pi)
+    return *first, share * before, share * (inverse0 ** (half - 1) - inverse1 ** (half - 1))
 
 
 @cached

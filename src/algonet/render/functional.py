@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,21 +13,21 @@ from algonet.core import tracing
 from algonet.core.cache import TENSORS, constant
 from algonet.core.checks import as_tensor, broadcast_shapes, check_size, check_spec, widened
 from algonet.core.identity import PLANS, interned, signature
+from algonet.core.memory import check_memory
 from algonet.core.operation import Operation
 from algonet.relax import TConorm
 
 from .cameras import Camera, viewport
-from .checks import check_faces, check_mesh, check_picture
-from .constants import EPSILON, LEAST_SPACING, SAMPLES_PER_SCALE
 from .coverage import DEFAULT_COVERAGE, Coverage, check_coverage
 from .lights import light_table
+from .meshes import check_faces, check_mesh
 from .operation import NORMALS, RASTER
 from .reference import to_camera
 from .settings import DEFAULT_CONORM, NormalSettings, Raster, RasterSettings
-from .vectors import tensor_like
+from .vectors import EPSILON, LEAST_SPACING, SAMPLES_PER_SCALE, tensor_like
 
 #: Per unit of depth: for objects about two units large, of which what lies a twentieth further is half hidden.
-DEPTH_STEEPNESS = 20.0
+DEPTH_STEEPNESS = 10.0
 
 
 @tracing.outside_autocast
@@ -51,7 +52,7 @@ def render_attributes(
     """Pictures of any attributes of a mesh, smooth in everything: `Raster(image, silhouette, depth)`.
 
     silhouette = conorm of the faces' coverages; image = sum of w attributes + (1 - silhouette) * background, where
-    w = coverage * logistic(depth_steepness (z* - depth)) is the nearest coverage that adds up to the silhouette. `depth` is
+    w = coverage * logistic(2 depth_steepness (z* - depth)) is the nearest coverage that adds up to the silhouette. `depth` is
     the surface's, by the same weights; with a `background_depth` it is composed like the image. Scale -> 0 and
     depth_steepness -> inf give `render_hard`.
 
@@ -274,3 +275,10 @@ def check_options(where: str, coverage: Coverage, epsilon: float) -> None:
     check_coverage(where, coverage)
     if not 0 < epsilon < 0.5:
         raise ValueError(f"{where}: `epsilon` must lie in (0, 0.5), got {epsilon!r}.")
+
+
+def check_picture(where: str, batch: tuple[int, ...], size: tuple[int, int], numbers: int, like: Tensor) -> None:
+    """Raise if pictures with so many numbers a pixel do not fit into memory."""
+    count = math.prod(batch)
+    what = f"{f'{count} pictures' if count > 1 else 'a picture'} of {size[0]} x {size[1]}"
+    check_memory(where, what, count * size[0] * size[1] * numbers * like.element_size(), like.device)

@@ -11,8 +11,8 @@ from algonet.core.checks import broadcast_shapes, check_size, check_spec, widene
 from algonet.core.tracing import outside_autocast
 
 from .cameras import Camera
-from .checks import check_faces, check_mesh, check_picture
-from .functional import _background, _batch_shape, _check_attributes, camera_points, expanded
+from .functional import _background, _batch_shape, _check_attributes, camera_points, check_picture, expanded
+from .meshes import check_faces, check_mesh
 from .operation import VISIBLE
 from .settings import Raster
 from .visibility import VisibilitySettings, barycentrics

@@ -61,23 +61,30 @@ def _triple(owner: object, name: str, value: Any, also: str = "") -> Triple:
     raise ValueError(f"{where}: `{name}` must be three finite numbers or a floating tensor (*B, 3){also}, got {got}.")
 
 
-@dataclass(frozen=True, eq=False)
-class AmbientLight:
-    """Light from everywhere: adds `color`, (3,), (*B, 3) or one number for a grey, to every surface."""
+class Light:
+    """Base of the lights: a colour, and what else kernels are told of them."""
 
-    color: Triple | float = (0.3, 0.3, 0.3)
-    kind: ClassVar[int] = AMBIENT
+    kind: ClassVar[int]
+    color: Any
 
     def __post_init__(self):
         object.__setattr__(self, "color", _color(self, self.color))
 
     def parts(self) -> tuple[Triple, Triple, float]:
         """A vector, the colour, and 1 / radius^2."""
-        return (0.0, 0.0, 0.0), cast(Triple, self.color), 0.0
+        return (0.0, 0.0, 0.0), self.color, 0.0
 
 
 @dataclass(frozen=True, eq=False)
-class DirectionalLight:
+class AmbientLight(Light):
+    """Light from everywhere: adds `color`, (3,), (*B, 3) or one number for a grey, to every surface."""
+
+    color: Triple | float = (0.3, 0.3, 0.3)
+    kind: ClassVar[int] = AMBIENT
+
+
+@dataclass(frozen=True, eq=False)
+class DirectionalLight(Light):
     """Light from very far away, shining along `direction` (3,) or (*B, 3)."""
 
     direction: Triple = (0.0, -1.0, -1.0)
@@ -86,7 +93,7 @@ class DirectionalLight:
 
     def __post_init__(self):
         object.__setattr__(self, "direction", _triple(self, "direction", self.direction))
-        object.__setattr__(self, "color", _color(self, self.color))
+        super().__post_init__()
         if not isinstance(self.direction, Tensor) and not any(self.direction):
             raise ValueError(f"DirectionalLight: `direction` must not be zero, got {self.direction!r}.")
 
@@ -95,7 +102,7 @@ class DirectionalLight:
 
 
 @dataclass(frozen=True, eq=False)
-class PointLight:
+class PointLight(Light):
     """Light from `position` (3,) or (*B, 3); with a `radius`, it falls off as 1 / (1 + distance^2 / radius^2)."""
 
     position: Triple = (0.0, 2.0, 2.0)
@@ -105,7 +112,7 @@ class PointLight:
 
     def __post_init__(self):
         object.__setattr__(self, "position", _triple(self, "position", self.position))
-        object.__setattr__(self, "color", _color(self, self.color))
+        super().__post_init__()
         if isinstance(self.radius, Tensor):
             raise TypeError(
                 f"PointLight: `radius` is a number and has no gradient, got {self.radius!r}; use float(...)."
@@ -118,20 +125,11 @@ class PointLight:
 
 
 @dataclass(frozen=True, eq=False)
-class Headlight:
+class Headlight(Light):
     """Light from the viewer: what is seen is lit. A `PointLight` at the camera's place."""
 
     color: Triple | float = (0.7, 0.7, 0.7)
     kind: ClassVar[int] = HEADLIGHT
-
-    def __post_init__(self):
-        object.__setattr__(self, "color", _color(self, self.color))
-
-    def parts(self) -> tuple[Triple, Triple, float]:
-        return (0.0, 0.0, 0.0), cast(Triple, self.color), 0.0
-
-
-Light = AmbientLight | DirectionalLight | PointLight | Headlight
 
 
 @dataclass(frozen=True, eq=False)

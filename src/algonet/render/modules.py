@@ -19,14 +19,13 @@ from algonet.relax.modules import SoftModule
 from algonet.relax.softmax import Choice
 
 from .cameras import Camera
-from .checks import check_picture
-from .constants import EPSILON, GREY
 from .coverage import DEFAULT_COVERAGE, Coverage
 from .functional import (
     DEPTH_STEEPNESS,
     Pictures,
     camera_points,
     check_options,
+    check_picture,
     expanded,
     is_sharp,
     render_attributes,
@@ -37,7 +36,7 @@ from .operation import LIT
 from .reference import unproject
 from .settings import DEFAULT_CONORM, Raster, RasterSettings
 from .textures import cut_faces, sample_pyramid, texture_levels
-from .vectors import tensor_like
+from .vectors import EPSILON, GREY, tensor_like
 
 #: What lights a mesh when nothing is said.
 DEFAULT_LIGHTS = (AmbientLight(), Headlight())

@@ -17,11 +17,25 @@ from torch import Tensor
 from algonet.core.autograd import _pushforward, _replaced
 from algonet.relax import BoundedSum
 
-from .constants import BACK, EDGE_GUARD, FADE, FAR_PIXELS, FAR_POINTS, FLAT, FURTHEST, GREY, SOLVER_STEPS
 from .coverage import barycentrics, filtered_coverage, twice_area
 from .lights import illuminate
 from .settings import Raster, RasterSettings
-from .vectors import area_sums, normalise_area, pixel_centres, step_between
+from .vectors import (
+    BACK,
+    EDGE_GUARD,
+    FADE,
+    FAR_PIXELS,
+    FAR_POINTS,
+    FLAT,
+    FLIP_AREA,
+    FURTHEST,
+    GREY,
+    SOLVER_STEPS,
+    area_sums,
+    normalise_area,
+    pixel_centres,
+    step_between,
+)
 
 __all__ = ["filtered_coverage", "rasterise", "rasterise_lit", "twice_area"]
 
@@ -159,18 +173,21 @@ def visible_at(
     coverage, soft, steepness = settings.coverage, softness[0], softness[1]
     screen, depths, perspective = corners[..., :2], corners[..., 2], corners[..., 3]
     area = twice_area(screen)
-    signed, from_centroid = coverage.seen(screen, pixels, soft)
+    signed, from_centroid, *spread = coverage.seen(screen, pixels, soft)
     shares = barycentrics(screen, area, from_centroid)
+    turn = facing(screen, area, perspective if settings.perspective else depths, shares, coverage.width(soft))
+    if settings.perspective and spread:
+        from_centroid = from_centroid - nearness_shift(screen, area, perspective, shares, spread[0])
+        shares = barycentrics(screen, area, from_centroid)
     weights = perspective_weights(shares, perspective)
     depth = (weights * depths[:, None]).sum(-1)
-    turn = facing(screen, area, perspective if settings.perspective else depths, shares, coverage.width(soft))
     front = torch.sigmoid(2 * turn)
     covered = (signed * torch.tanh(turn)).clamp_min(0) * corners[..., 4].prod(-1)[:, None]
     if not settings.two_sided:
         covered = covered * front
     silhouette, total = opaque(covered, front, settings), covered.sum(0)
     # Where noise mixes a surface's two sides, its back lies behind: by what depth changes within the noise, depth / turn
-    places = steepness * depth * (1 + BACK * (1 - front) * torch.rsqrt(1 + turn * turn))
+    places = 2 * steepness * depth * (1 + BACK * (1 - front) * torch.rsqrt(1 + turn * turn))
     limit = nearest_unit(covered, places, total, silhouette)
     seen = covered * torch.sigmoid(limit - places)
     seen = seen / _positive(seen.sum(0))
@@ -265,6 +282,22 @@ def facing(screen: Tensor, area: Tensor, level: Tensor, shares: Tensor, width: T
     least = EDGE_GUARD + FLAT * opposite.square().sum((1, 2))
     slope = (slope + least * level.square().mean(-1)).sqrt()
     return (shares * level[:, None]).sum(-1) * (area / slope)[:, None] / width
+
+
+def nearness_shift(screen: Tensor, area: Tensor, nearness: Tensor, shares: Tensor, spread: Tensor) -> Tensor:
+    """How far the mean position inside a face lies nearer to the eye than that of its points in space (F, P, 2).
+
+    With D, linear in the picture, the inverse of depth (`nearness` at the corners), every attribute is N/D with N linear, and
+    its mean is N/D at E[x/D] / E[1/D]: to first order, at x - C grad D / D, C the covariance `spread` of x. D^2 + Var D in
+    place of D^2 keeps it inside the face where D varies much.
+    """
+    inverse = area / (area * area + FLIP_AREA * FLIP_AREA)
+    opposite = torch.stack([screen[:, (i + 2) % 3] - screen[:, (i + 1) % 3] for i in range(3)], 1)
+    slope = (nearness[..., None] * opposite).sum(1).flip(-1) * torch.stack([inverse, -inverse], -1)
+    here = (shares * nearness[:, None]).sum(-1)
+    along = (spread @ slope[:, None, :, None]).squeeze(-1)
+    variance = (along * slope[:, None]).sum(-1).clamp_min(0)
+    return along * (here / (here * here + variance))[..., None]
 
 
 def smooth_step_infinite(x: Tensor) -> Tensor:

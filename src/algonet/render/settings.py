@@ -12,9 +12,9 @@ from torch import Tensor
 from algonet.core.identity import interned
 from algonet.relax import BoundedSum, TConorm
 
-from .constants import EPSILON, SAMPLES_PER_SCALE, SLOPES_EPSILON
 from .coverage import DEFAULT_COVERAGE, Coverage
 from .lights import Shading
+from .vectors import EPSILON, SAMPLES_PER_SCALE, SLOPES_EPSILON
 
 #: Of overlapping faces: the sum of their coverages, bounded by 1. One full layer is 2^(-1/1024) = 0.9993.
 DEFAULT_CONORM = BoundedSum(1024)

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
 from algonet.core.tracing import outside_autocast
 
-from .constants import FLIP_AREA
 from .coverage import twice_area
-from .vectors import step_between
+from .vectors import FLIP_AREA, step_between
 
 #: The lookup's weight at a distance of d texels is exp(-SHARPNESS / (1 - d^2 / 4)), d < 2: C-infinity, about as narrow as
 #: bilinear interpolation, and true to linear gradients within 1 % of their slope.

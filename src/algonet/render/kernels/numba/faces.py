@@ -1,7 +1,7 @@
 """The CPU rasteriser's faces: seen by the camera, prepared, and listed per tile of 16 x 16 pixels.
 
 The first of four templates (then `forward`, `backward`, `pixels`) that `host` joins to one module for each precision and df.
-What precedes the marker only tells readers and checkers where names come from; `edges.prelude` writes it anew.
+What precedes the marker only tells readers and checkers where names come from; `tiles.prelude` writes it anew.
 
 Lengths are in samples (see `tiles.Grid`): pixels, unless the noise is wide.
 """
@@ -17,16 +17,15 @@ from algonet.core.codegen.jit import njit
 OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
 real = float32
 EXACT, HIDDEN = 1e-5, 1e-9
-exp = log = angle = edge = smooth_step = horizon = None
-FLIP_AREA, FAR, FAINT2, FLAT, EDGE_GUARD, BACK, LIGHT = 1e-4, 1e7, 1e-10, 1e-10, 1e-12, 2.0, 8
+exp = log = angle = edge = smooth_step = horizon = corner_planes = plus = weighted = None
+FLIP_AREA, FAR, FLAT, EDGE_GUARD, LIGHT, BACK = 1e-4, 1e7, 1e-10, 1e-12, 8, 2.0
 
 # --- template ---
 LANES = 16
 TILE = LANES * LANES
-#: Numbers kept per face by `prepare`: corners, edge directions, edge lengths, centroid, area terms, depths, weights.
-X, U, LENGTH, CENTROID, INVERSE, FACTOR = 0, 6, 12, 15, 17, 18
-DEPTH, WEIGHT, LEAST, AREA, TURN = 19, 22, 25, 26, 27
-FACE = 28
+#: Where a face's record has what: corners, directions and lengths of edges, the factor of its coverage, the planes of the
+#: denominator and of depth, the least denominator, the turn, then three numbers for the plane of each channel.
+CORNERS, DIRECTIONS, LENGTHS, FACTOR, DENOMINATOR, DEPTH, LEAST, TURN, PLANES = 0, 6, 12, 15, 16, 19, 22, 23, 24
 #: One-sided faces that are turned away by more than this many scales of the noise add nothing, exp(-32).
 AWAY = -16.0
 
@@ -51,56 +50,87 @@ def project(points, near, perspective, spacing, margin, out):
 
 
 @njit(forceinline=True, **OPTIONS)
-def slope_of(o, perspective, spacing):
-    """The inverse depths of a face's corners (without perspective: depths), and their `horizon`."""
-    a, b, c = (o[WEIGHT], o[WEIGHT + 1], o[WEIGHT + 2]) if perspective else (o[DEPTH], o[DEPTH + 1], o[DEPTH + 2])
-    level = float(a), float(b), float(c)
-    return level, horizon(
-        level[0], level[1], level[2], float(o[X]), float(o[X + 1]), float(o[X + 2]), float(o[X + 3]), float(o[X + 4]),
-        float(o[X + 5]), EDGE_GUARD / (spacing * spacing),
-    )  # fmt: skip
+def vector(row, first):
+    return row[first], row[first + 1], row[first + 2]
+
+
+@njit(forceinline=True, **OPTIONS)
+def put(row, first, v):
+    row[first], row[first + 1], row[first + 2] = v
+
+
+@njit(forceinline=True, **OPTIONS)
+def add(row, first, v):
+    row[first] += v[0]
+    row[first + 1] += v[1]
+    row[first + 2] += v[2]
+
+
+@njit(forceinline=True, **OPTIONS)
+def shape_of(vertices, face, perspective, spacing):
+    """Of a face: its corners' x and y one after the other, twice its area and what inverts that, and `horizon` of the levels
+    (inverse depths; depths without perspective), which come last."""
+    a, b, c = vertices[face[0]], vertices[face[1]], vertices[face[2]]
+    corners = float(a[0]), float(a[1]), float(b[0]), float(b[1]), float(c[0]), float(c[1])
+    ax, ay, bx, by, cx, cy = corners
+    area, flip = (by - ay) * (cx - ax) - (bx - ax) * (cy - ay), FLIP_AREA / (spacing * spacing)
+    level = 3 if perspective else 2
+    levels = float(a[level]), float(b[level]), float(c[level])
+    slope = horizon(levels[0], levels[1], levels[2], ax, ay, bx, by, cx, cy, EDGE_GUARD / (spacing * spacing))
+    return corners, area, flip, slope, levels
+
+
+@njit(forceinline=True, **OPTIONS)
+def put_planes(o, first, a, b, c, table, rows):
+    """The planes of a table's channels, from the corners' planes and their rows in it."""
+    p, q, r = table[rows[0]], table[rows[1]], table[rows[2]]
+    for k in range(table.shape[1]):
+        put(o, first + 3 * k, weighted(a, b, c, p[k], q[k], r[k]))
 
 
 @njit(**OPTIONS)
-def prepare(vertices, faces, scale, perspective, two_sided, guard, spacing, out):
-    """All that samples need to know of each face, and whether a vertex is not a number. `scale` is in samples."""
+def prepare(vertices, faces, attributes, attribute_faces, normals, scale, perspective, two_sided, guard, spacing, out):
+    """The record of each face, and whether a vertex is not a number. `scale` is in samples."""
     broken = False
-    flip = FLIP_AREA / (spacing * spacing)
     for f in range(faces.shape[0]):
-        o = out[f]
+        o, face = out[f], faces[f]
         presence = 1.0
         for i in range(3):
-            v = faces[f, i]
-            o[X + 2 * i], o[X + 2 * i + 1] = vertices[v, 0], vertices[v, 1]
-            o[DEPTH + i], o[WEIGHT + i] = vertices[v, 2], vertices[v, 3]
-            presence *= vertices[v, 4]
-            broken = broken or vertices[v, 0] != vertices[v, 0]
-        for i in range(3):
-            j = (i + 1) % 3
-            ex, ey = o[X + 2 * j] - o[X + 2 * i], o[X + 2 * j + 1] - o[X + 2 * i + 1]
+            own, other = vertices[face[i]], vertices[face[(i + 1) % 3]]
+            o[CORNERS + 2 * i], o[CORNERS + 2 * i + 1] = own[0], own[1]
+            presence *= own[4]
+            broken = broken or own[0] != own[0]
+            ex, ey = other[0] - own[0], other[1] - own[1]
             length = np.sqrt(ex * ex + ey * ey + guard)
-            o[U + 2 * i], o[U + 2 * i + 1] = ex / length, ey / length
-            o[LENGTH + i] = (ex * ex + ey * ey) / length
-        ax, ay = o[X + 2] - o[X], o[X + 3] - o[X + 1]
-        bx, by = o[X + 4] - o[X], o[X + 5] - o[X + 1]
-        area = float(ay) * float(bx) - float(ax) * float(by)
-        level, (_, _, _, _, square) = slope_of(o, perspective, spacing)
-        turn = area / (float(scale) * np.sqrt(square)) if square > 0 else 0.0
-        o[CENTROID] = (o[X] + o[X + 2] + o[X + 4]) / 3
-        o[CENTROID + 1] = (o[X + 1] + o[X + 3] + o[X + 5]) / 3
-        o[INVERSE] = area / (area * area + flip * flip)
-        away = not two_sided and turn * min(min(level[0], level[1]), level[2]) < AWAY
+            o[DIRECTIONS + 2 * i], o[DIRECTIONS + 2 * i + 1] = ex / length, ey / length
+            o[LENGTHS + i] = (ex * ex + ey * ey) / length
+        (ax, ay, bx, by, cx, cy), area, flip, slope, levels = shape_of(vertices, face, perspective, spacing)
+        o[TURN] = area / (float(scale) * np.sqrt(slope[4])) if slope[4] > 0 else 0.0
+        away = not two_sided and o[TURN] * min(min(levels[0], levels[1]), levels[2]) < AWAY
         o[FACTOR] = 0.0 if away else presence
-        o[LEAST] = min(min(o[WEIGHT], o[WEIGHT + 1]), o[WEIGHT + 2]) / 2
-        o[AREA], o[TURN] = area, turn
+        p, q, r = vertices[face[0]], vertices[face[1]], vertices[face[2]]
+        o[LEAST] = min(min(p[3], q[3]), r[3]) / 2
+        a, b, c = corner_planes(
+            ax, ay, bx, by, cx, cy, float(p[3]), float(q[3]), float(r[3]), area / (area * area + flip * flip)
+        )
+        put(o, DENOMINATOR, plus(plus(a, b), c))
+        put(o, DEPTH, weighted(a, b, c, p[2], q[2], r[2]))
+        put_planes(o, PLANES, a, b, c, attributes, attribute_faces[f])
+        put_planes(o, PLANES + 3 * attributes.shape[1], a, b, c, normals, face)
     return broken
+
+
+@njit(forceinline=True, **OPTIONS)
+def extent(o, axis, reach):
+    """From where to where a face reaches along x (0) or y (1)."""
+    a, b, c = o[axis], o[axis + 2], o[axis + 4]
+    return min(min(a, b), c) - reach, max(max(a, b), c) + reach
 
 
 @njit(**OPTIONS)
 def bound(o, reach, height, width, box):
     """The tiles (rows y0:y1, columns x0:x1 of the grid of tiles) that the face's reach touches; whether there are any."""
-    low_x, high_x = min(min(o[X], o[X + 2]), o[X + 4]) - reach, max(max(o[X], o[X + 2]), o[X + 4]) + reach
-    low_y, high_y = min(min(o[X + 1], o[X + 3]), o[X + 5]) - reach, max(max(o[X + 1], o[X + 3]), o[X + 5]) + reach
+    (low_x, high_x), (low_y, high_y) = extent(o, 0, reach), extent(o, 1, reach)
     if o[FACTOR] == 0 or not (high_x > 0 and high_y > 0 and low_x < width and low_y < height):
         return False
     box[0], box[1] = int64(max(low_y, real(0.0))), int64(min(high_y, real(height - 1)))
@@ -114,9 +144,10 @@ def touches(o, reach, tile_y, tile_x):
     x, y = (tile_x + 0.5) * LANES, (tile_y + 0.5) * LANES
     # Half a tile's diagonal between pixel centres
     slack = reach + real(0.7072 * (LANES - 1))
-    side = real(1.0) if o[AREA] > 0 else real(-1.0)
+    side = real(1.0) if o[TURN] > 0 else real(-1.0)
     for i in range(3):
-        d = side * ((o[X + 2 * i + 1] - y) * o[U + 2 * i] - (o[X + 2 * i] - x) * o[U + 2 * i + 1])
+        away_x, away_y = o[CORNERS + 2 * i] - x, o[CORNERS + 2 * i + 1] - y
+        d = side * (away_y * o[DIRECTIONS + 2 * i] - away_x * o[DIRECTIONS + 2 * i + 1])
         if d < -slack:
             return False
     return True
@@ -150,16 +181,20 @@ def each_tile(prepared, reach, height, width, first_face, base, starts, tile_cou
 
 @njit(**OPTIONS, cache=True)
 def prepare_items(
-    begin, stride, points, faces, softness, grid, spacings, reaches, perspective, two_sided, guard, vertices, prepared, starts,
-    tile_counts, broken,
+    begin, stride, points, faces, attributes, attribute_faces, normals, softness, grid, spacings, reaches, perspective,
+    two_sided, guard, vertices, prepared, starts, tile_counts, broken,
 ):  # fmt: skip
     """Every `stride`-th item from `begin` on: its faces as tiles need them, how many tiles each touches, and whether there is
-    something that is not a number. `grid` has rows and columns of samples, and margins."""
+    something that is not a number. `grid` has rows and columns of samples, and margins;
+    `normals` no channels where nothing is lit."""
     none = np.empty(0, np.int64)
     for item in range(begin, points.shape[0], stride):
         spacing, scale, own = spacings[item], softness[item, 0], softness[item]
         project(points[item], own[2], perspective, spacing, grid[item, 2], vertices[item])
-        wrong = prepare(vertices[item], faces, scale / spacing, perspective, two_sided, guard, spacing, prepared[item])
+        wrong = prepare(
+            vertices[item], faces, attributes[item], attribute_faces, normals[item], scale / spacing, perspective, two_sided,
+            guard, spacing, prepared[item],
+        )  # fmt: skip
         broken[item] = wrong or not np.isfinite(own[0] + own[1] + own[2])
         if not broken[item]:
             each_tile(prepared[item], reaches[item], grid[item, 0], grid[item, 1], 0, 0, starts[item], tile_counts[item], none,
@@ -180,8 +215,7 @@ def list_items(begin, stride, prepared, grid, reaches, broken, starts, places, f
 def row_ranges(entries, prepared, first_row, reach, rows):
     """The rows of the tile that each of its faces reaches."""
     for entry in range(entries.shape[0]):
-        o = prepared[entries[entry]]
-        low = min(min(o[X + 1], o[X + 3]), o[X + 5]) - reach - first_row
-        high = max(max(o[X + 1], o[X + 3]), o[X + 5]) + reach - first_row
+        low, high = extent(prepared[entries[entry]], 1, reach)
+        low, high = low - first_row, high - first_row
         rows[entry, 0] = int64(min(max(low, real(0.0)), real(LANES)))
         rows[entry, 1] = int64(min(max(high + real(1.0), real(0.0)), real(LANES)))

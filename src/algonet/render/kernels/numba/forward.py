@@ -12,13 +12,34 @@ import numpy as np
 
 from algonet.core.codegen.jit import njit
 
-from .faces import BACK, DEPTH, EXACT, FAINT2, HIDDEN, LANES, OPTIONS, edge, exp, log, real, row_ranges
+from .faces import (
+    DENOMINATOR,
+    DEPTH,
+    DIRECTIONS,
+    EXACT,
+    FACTOR,
+    HIDDEN,
+    LANES,
+    LEAST,
+    LENGTHS,
+    OPTIONS,
+    PLANES,
+    TURN,
+    edge,
+    exp,
+    log,
+    real,
+    row_ranges,
+    vector,
+)
 
-bounded = None
+FARTHEST, HALF = 40.0, 4
+bounded = dot = each_times = edge_moment = minus = plus = plus_times = seen_at = spread_of = None
 
 # --- template ---
 
-#: Rows of 16 numbers kept per face: coverage, place (steepness times depth), corner weights, front share, exp(place).
+#: Rows of 16 numbers kept per face: coverage, place (steepness times depth), weight, that times the position (two rows), front
+#: share, exp(place).
 PAIR = 7
 #: The solver's range in steps of exp around a guess, and its most rounds.
 SPAN, ROUNDS = 25.0, 30
@@ -27,86 +48,59 @@ NOWHERE_FAR, LEAST_SEEN = 1e30, 1e-30
 
 
 @njit(forceinline=True, **OPTIONS)
-def side_of(turn):
-    """tanh(turn), and the front's share logistic(2 turn)."""
-    e = exp(real(-2.0) * abs(turn))
-    part = real(1.0) / (real(1.0) + e)
-    value = (real(1.0) - e) * part
-    positive = turn >= real(0.0)
-    return (value if positive else -value), part * (real(1.0) if positive else e)
-
-
-@njit(forceinline=True, **OPTIONS)
 def face_numbers(o, y):
-    """What samples of one row need to know of a face: corners and edges, from that row, weights and depths, and the turn."""
-    corners = o[0], o[1] - y, o[2], o[3] - y, o[4], o[5] - y
-    directions = o[6], o[7], o[8], o[9], o[10], o[11]
-    return corners, directions, (o[12], o[13], o[14]), (o[15], y - o[16], o[17]), (o[19], o[20], o[21]), (
-        o[22], o[23], o[24]), o[25], o[27]  # fmt: skip
-
-
-@njit(forceinline=True, **OPTIONS)
-def see(face, x, sigma2, perspective):
-    """What a sample sees of a face: signed coverage, depth and turn; the corners' weights; and what only gradients need.
-
-    That is of each edge where it starts, its distance and the integrals of the density; moment and positions; barycentrics.
-    """
-    (
-        (ax, ay, bx, by, cx, cy),
-        (ux0, uy0, ux1, uy1, ux2, uy2),
-        (l0, l1, l2),
-        (gx, gy, inverse),
-        depths,
-        weights,
-        least,
-        turning,
-    ) = face
-    third, one = real(1.0 / 3.0), real(1.0)
-    rax, rbx, rcx = ax - x, bx - x, cx - x
-    t0, d0 = rax * ux0 + ay * uy0, ay * ux0 - rax * uy0
-    t1, d1 = rbx * ux1 + by * uy1, by * ux1 - rbx * uy1
-    t2, d2 = rcx * ux2 + cy * uy2, cy * ux2 - rcx * uy2
-    c0, m0, k0 = edge(t0, t0 + l0, d0, sigma2)
-    c1, m1, k1 = edge(t1, t1 + l1, d1, sigma2)
-    c2, m2, k2 = edge(t2, t2 + l2, d2, sigma2)
-    p = c0 + c1 + c2
-    mx, my = uy0 * m0 + uy1 * m1 + uy2 * m2, -(ux0 * m0 + ux1 * m1 + ux2 * m2)
-    den = one / (p * p + real(FAINT2))
-    qx = x - gx
-    inx, iny = p * qx + mx, p * gy + my
-    fx, fy = p * inx * den, p * iny * den
-    ba = third + (fx * (cy - by) - fy * (cx - bx)) * inverse
-    bb = third + (fx * (ay - cy) - fy * (ax - cx)) * inverse
-    bc = third + (fx * (by - ay) - fy * (bx - ax)) * inverse
-    va, vb, vc = ba * weights[0], bb * weights[1], bc * weights[2]
-    total = va + vb + vc
-    scale = one / max(total, least)
-    va, vb, vc = va * scale, vb * scale, vc * scale
-    z = va * depths[0] + vb * depths[1] + vc * depths[2]
-    level = z + perspective * (total - z)
-    edges = (t0, d0, k0), (t1, d1, k1), (t2, d2, k2)
+    """What samples of one row need to know of a face: corners from that row, edges, centroid, planes, and the other numbers."""
+    xs, ys = (o[0], o[2], o[4]), (o[1] - y, o[3] - y, o[5] - y)
+    ux, uy = (
+        (o[DIRECTIONS], o[DIRECTIONS + 2], o[DIRECTIONS + 4]),
+        (o[DIRECTIONS + 1], o[DIRECTIONS + 3], o[DIRECTIONS + 5]),
+    )
+    third = real(1.0 / 3.0)
+    centre = (xs[0] + xs[1] + xs[2]) * third, (ys[0] + ys[1] + ys[2]) * third
     return (
-        (p, z, turning * level),
-        (va, vb, vc),
-        edges,
-        (mx, my, den, qx, inx, iny, fx, fy),
-        (ba, bb, bc, total, scale, level),
+        (xs, ys, ux, uy, vector(o, LENGTHS)),
+        centre,
+        vector(o, DENOMINATOR),
+        vector(o, DEPTH),
+        (o[LEAST], o[TURN], o[FACTOR]),
     )
 
 
+@njit(forceinline=True, **OPTIONS)
+def see(face, x, sigma2, steepness, perspective, two_sided):
+    """What a sample sees of a face: what `seen_at` says and is told of coverage, moments and position; of each edge the start,
+    the distance, and the integrals of the density along it."""
+    (xs, ys, ux, uy, lengths), (gx, gy), d, depths, (least, turn, factor) = face
+    xs = xs[0] - x, xs[1] - x, xs[2] - x
+    start, away = plus(each_times(xs, ux), each_times(ys, uy)), minus(each_times(ys, ux), each_times(xs, uy))
+    c0, m0, w0, o0, k0 = edge(start[0], start[0] + lengths[0], away[0], sigma2)
+    c1, m1, w1, o1, k1 = edge(start[1], start[1] + lengths[1], away[1], sigma2)
+    c2, m2, w2, o2, k2 = edge(start[2], start[2] + lengths[2], away[2], sigma2)
+    p, m, within = c0 + c1 + c2, (m0, m1, m2), w0 + w1 + w2
+    second = plus(
+        edge_moment(away[0] * m0, o0, ux[0], uy[0]),
+        plus(edge_moment(away[1] * m1, o1, ux[1], uy[1]), edge_moment(away[2] * m2, o2, ux[2], uy[2])),
+    )
+    second = second[0] + within, second[1], second[2] + within
+    mx, my = dot(uy, m), -dot(ux, m)
+    spread = spread_of(p, mx, my, second, HALF)
+    mean, centre, sides = seen_at(
+        p, mx, my, spread, x - gx, -gy, d, depths, least, turn, factor, steepness, perspective, two_sided
+    )
+    return mean, centre, sides, (p, mx, my, second, x - gx, -gy), (start, away, k0, k1, k2)
+
+
 @njit(**OPTIONS)
-def lanes_forward(o, x0, y, steepness, sigma2, perspective, both, buffer):
+def lanes_forward(o, x0, y, steepness, sigma2, perspective, two_sided, buffer):
     """One face and the 16 pixels of one row, into the rows of the buffer."""
-    face, factor, one = face_numbers(o, y), o[18], real(1.0)
+    face, one = face_numbers(o, y), real(1.0)
     for i in range(LANES):
-        (p, z, turn), weights, _, _, _ = see(face, x0 + real(i), sigma2, perspective)
-        facing, front = side_of(turn)
-        covered = max(p * facing * factor, real(0.0))
-        side = both * (one - front)
-        buffer[i] = covered * (front + side)
-        buffer[LANES + i] = steepness * z * (one + real(BACK) * (one - front) / np.sqrt(one + turn * turn))
-        buffer[2 * LANES + i], buffer[3 * LANES + i], buffer[4 * LANES + i] = weights
-        buffer[5 * LANES + i] = one - side
+        mean, _, sides, _, _ = see(face, x0 + real(i), sigma2, steepness, perspective, two_sided)
+        weight = mean[3]
+        buffer[i], buffer[LANES + i], buffer[2 * LANES + i] = sides[0], sides[4], weight
+        buffer[3 * LANES + i], buffer[4 * LANES + i] = weight * mean[0], weight * mean[1]
+        # Rounded to 0: products of next to nothing are not normal numbers, which take a hundred times as long
+        buffer[5 * LANES + i] = one - (one - sides[1]) if two_sided else one
 
 
 @njit(forceinline=True, **OPTIONS)
@@ -229,7 +223,7 @@ def solve_limits(pairs, count, silhouettes, hidden, back, work, limit):
 
 
 @njit(**OPTIONS)
-def mix_row(pairs, count, here, prepared, limit, attributes, corners_of, channels, sums):
+def mix_row(pairs, count, here, prepared, limit, channels, sums):
     """Sums over a row's pairs of what is shown, v = coverage * logistic(limit - place), and of what is being hidden,
     v * logistic(place - limit): alone, then times channels and depth."""
     width = channels + 2
@@ -239,17 +233,17 @@ def mix_row(pairs, count, here, prepared, limit, attributes, corners_of, channel
             row[i] = real(0.0)
     shown, turning = np.empty(LANES, pairs.dtype), np.empty(LANES, pairs.dtype)
     for n in range(count):
-        pair, o, corners = pairs[n], prepared[here[n]], corners_of[here[n] % corners_of.shape[0]]
+        pair, o = pairs[n], prepared[here[n]]
         for i in range(LANES):
-            away = real(1.0) / (real(1.0) + exp(min(max(limit[i] - pair[LANES + i], real(-80.0)), real(80.0))))
-            shown[i] = pair[i] * (real(1.0) - away)
-            turning[i] = shown[i] * away
+            ratio = exp(min(max(pair[LANES + i] - limit[i], -FARTHEST), FARTHEST))
+            share = real(1.0) / (real(1.0) + ratio)
+            shown[i] = pair[i] * share
+            turning[i] = shown[i] * ratio * share
         add_row(shown, sums[0])
         add_row(turning, sums[width])
-        mix(pair, shown, turning, o[DEPTH], o[DEPTH + 1], o[DEPTH + 2], sums[channels + 1], sums[width + channels + 1])
+        mix(pair, shown, turning, vector(o, DEPTH), sums[channels + 1], sums[width + channels + 1])
         for c in range(channels):
-            x, y, z = attributes[corners[0], c], attributes[corners[1], c], attributes[corners[2], c]
-            mix(pair, shown, turning, x, y, z, sums[1 + c], sums[width + 1 + c])
+            mix(pair, shown, turning, vector(o, PLANES + 3 * c), sums[1 + c], sums[width + 1 + c])
 
 
 @njit(forceinline=True, **OPTIONS)
@@ -259,27 +253,26 @@ def add_row(row, total):
 
 
 @njit(forceinline=True, **OPTIONS)
-def mix(pair, shown, turning, x, y, z, total, turned):
+def mix(pair, shown, turning, plane, total, turned):
     for i in range(LANES):
-        value = pair[2 * LANES + i] * x + pair[3 * LANES + i] * y + pair[4 * LANES + i] * z
+        value = pair[2 * LANES + i] * plane[0] + pair[3 * LANES + i] * plane[1] + pair[4 * LANES + i] * plane[2]
         total[i] += shown[i] * value
         turned[i] += turning[i] * value
 
 
 @njit(forceinline=True, **OPTIONS)
 def tile_at(tile, per_item, grid, softness, settings):
-    """A tile's item, first row and column, the steepness, the square of the noise's sigma, and its reach."""
+    """A tile's item, first row and column, twice the steepness, the square of the noise's sigma, and its reach."""
     item = tile // per_item
     columns = (grid[item, 1] + LANES - 1) // LANES
     sigma2 = real(settings[0]) * softness[item, 0] * softness[item, 0]
     first_row, first_column = (tile % per_item) // columns * LANES, (tile % per_item) % columns * LANES
-    return item, first_row, first_column, softness[item, 1], sigma2, real(settings[1]) * np.sqrt(sigma2)
+    return item, first_row, first_column, real(2.0) * softness[item, 1], sigma2, real(settings[1]) * np.sqrt(sigma2)
 
 
 @njit(**OPTIONS, cache=True)
 def forward_tiles(
-    begin, stride, tile_starts, faces_of, prepared, faces, attribute_faces, attributes, softness, grid, settings,
-    total_out, limit_out, mean_out, edge_out,
+    begin, stride, tile_starts, faces_of, prepared, softness, grid, settings, total_out, limit_out, mean_out, edge_out,
 ):  # fmt: skip
     """Every `stride`-th tile from `begin` on. `settings`: the `numbers` of the plan.
 
@@ -288,7 +281,7 @@ def forward_tiles(
     """
     channels = mean_out.shape[3] - 1
     per_item = (tile_starts.shape[0] - 1) // grid.shape[0]
-    power, perspective, both = real(settings[2]), real(settings[3]), real(settings[4])
+    power, perspective, two_sided = real(settings[2]), settings[3] > 0, settings[4] > 0
     sums = np.empty((2 * (channels + 2), LANES), prepared.dtype)
     front, back = np.empty(LANES, prepared.dtype), np.empty(LANES, prepared.dtype)
     silhouettes, hidden = np.empty(LANES, prepared.dtype), np.empty(LANES, prepared.dtype)
@@ -313,16 +306,8 @@ def forward_tiles(
                     continue
                 here[count] = entries[entry]
                 pair = pairs[count]
-                lanes_forward(
-                    prepared[entries[entry]],
-                    x0,
-                    real(first_row + r) + real(0.5),
-                    steepness,
-                    sigma2,
-                    perspective,
-                    both,
-                    pair,
-                )
+                y = real(first_row + r) + real(0.5)
+                lanes_forward(prepared[entries[entry]], x0, y, steepness, sigma2, perspective, two_sided, pair)
                 for i in range(LANES):
                     part = pair[i] * pair[5 * LANES + i]
                     front[i] += part
@@ -331,17 +316,21 @@ def forward_tiles(
             for i in range(LANES):
                 silhouettes[i], _, _, hidden[i] = bounded(front[i], back[i], power)
             solve_limits(pairs, count, silhouettes, hidden, back, work, limit)
-            mix_row(pairs, count, here, prepared, limit, attributes[item], attribute_faces, channels, sums)
-            y = first_row + r
+            mix_row(pairs, count, here, prepared, limit, channels, sums)
+            row = first_row + r
             for i in range(min(LANES, width - first_column)):
                 x = first_column + i
-                total_out[item, y, x, 0], total_out[item, y, x, 1], limit_out[item, y, x] = front[i], back[i], limit[i]
+                total_out[item, row, x, 0], total_out[item, row, x, 1], limit_out[item, row, x] = (
+                    front[i],
+                    back[i],
+                    limit[i],
+                )
                 shown, turning = sums[0, i], sums[channels + 2, i]
                 inverse = real(1.0) / max(shown, real(LEAST_SEEN))
                 edge = real(1.0) / max(turning, real(LEAST_SEEN))
                 for c in range(channels + 1):
                     mean = sums[1 + c, i] * inverse
-                    mean_out[item, y, x, c] = mean
+                    mean_out[item, row, x, c] = mean
                     # Where nothing is being hidden, what might be is the mean
                     turned = sums[channels + 3 + c, i] * edge
-                    edge_out[item, y, x, c] = turned if turning > real(LEAST_SEEN) else mean
+                    edge_out[item, row, x, c] = turned if turning > real(LEAST_SEEN) else mean

@@ -17,10 +17,10 @@ from algonet.core.autograd import Plan
 from algonet.core.identity import Signature
 from algonet.core.threads import spread
 
-from ...constants import EDGE_GUARD, FAR_POINTS
 from ...lights import LIGHT, Shading
 from ...reference import to_world
-from ...settings import RasterSettings, empty_pictures
+from ...settings import empty_pictures
+from ...vectors import EDGE_GUARD, FAR_POINTS
 from .tiles import Grid, Samples, Scene, kernels_for
 
 Outputs = tuple[list[Tensor], list[Tensor]]
@@ -74,7 +74,7 @@ class RenderAttributesPlan(ArraysPlan):
         self.unlit = None if settings.shading else [np.zeros(n, real) for n in ((3, 4), 3, (0, 8))]
         self.paint = (
             np.array(light.kinds, np.int64), settings.power, settings.over_depth, settings.perspective,
-            settings.shading is not None, 3 * settings.colored, light.two_sided, real(light.shininess), real(light.strength),
+            settings.shading is not None, settings.colored, light.two_sided, real(light.shininess), real(light.strength),
         )  # fmt: skip
         like = [torch.empty(spec.shape, device="meta") for spec in signature.tensors[:2]]
         self.shapes = [(self.items, *p.shape[self.lead :]) for p in empty_pictures(like, settings)]
@@ -97,7 +97,7 @@ class RenderAttributesPlan(ArraysPlan):
         return found
 
     def scene(self, arrays: list[np.ndarray], grids: list[Grid]) -> Scene:
-        """The rasteriser's part of a call; the attributes of lit pictures are colour, normal, and what is left."""
+        """The rasteriser's part of a call."""
         points, attributes, _, softness, faces, attribute_faces = arrays[:6]
         if len(arrays) > 6:
             matrix = arrays[6]
@@ -105,24 +105,15 @@ class RenderAttributesPlan(ArraysPlan):
             points = (
                 np.clip(points, -FAR_POINTS, FAR_POINTS) @ matrix[..., :3].transpose(0, 2, 1) + matrix[:, None, :, 3]
             )
-        if self.settings.shading is not None:
-            normals = arrays[9]
-            if attributes.shape[-1] == 0:
-                attributes, attribute_faces = normals, faces
-            else:
-                colors = 3 * self.settings.colored
-                corners = attributes[:, attribute_faces.reshape(-1)]
-                parts = (corners[..., :colors], normals[:, faces.reshape(-1)], corners[..., colors:])
-                attributes = np.concatenate(parts, -1)
-                attribute_faces = np.arange(faces.size).reshape(faces.shape)
-        return Scene(self, (points, attributes, softness, faces, attribute_faces), grids)
+        normals = arrays[9] if self.settings.shading else points[..., :0]
+        return Scene(self, (points, attributes, softness, faces, attribute_faces, normals), grids)
 
     def forward(self, tensors: Sequence[Tensor]) -> Outputs:
         """The pictures, and the `Samples`."""
         arrays = self.arrays(tensors, (4, 5))
         grids = self.grids(arrays[3][:, 0])
         scene = self.scene(arrays, grids)
-        plane, means, new = (self.items, *self.size), scene.attributes.shape[-1] + 1, np.empty
+        plane, means, new = (self.items, *self.size), scene.channels + 1, np.empty
         dtype = scene.points.dtype
         total, limit = new((*plane, 2), dtype), new(plane, dtype)
         samples = Samples(total, limit, new((*plane, means), dtype), new((*plane, means), dtype))
@@ -189,13 +180,12 @@ class RenderAttributesPlan(ArraysPlan):
             if grid.margin:
                 at_samples = grid.to_samples(np.concatenate([a[item] for a in by_seen], -1))
                 by_seen[0][item], by_seen[1][item] = at_samples[..., :2], at_samples[..., 2:]
-        grad_points, grad_attributes, grad_softness = self.scene(arrays, grids).pull(samples, by_seen)
+        grad_points, grad_attributes, grad_normals, grad_softness = self.scene(arrays, grids).pull(samples, by_seen)
         found = [grad_points, grad_attributes, sums[:, first:lights], grad_softness, None, None]
         if len(tensors) > 6:
             found[0], grad_matrix = to_world(self.tensors([grad_points])[0], tensors[0].detach(), tensors[6].detach())
             found.append(grad_matrix.reshape(-1, 3, 4) + torch.from_numpy(sums[:, 3:15]).reshape(-1, 3, 4))
         if settings.shading:
-            found[1], grad_normals = _untangled(grad_attributes, arrays, settings)
             found += [sums[:, :3], sums[:, lights:], grad_normals]
         return [None if a is None else _like(a, t) for a, t in zip(found, tensors, strict=True)]
 
@@ -207,22 +197,6 @@ def blocks(count: int) -> list[tuple[int, int]]:
     """Rows by eight blocks, whatever the number of threads."""
     step = max(1, -(-count // 8))
     return [(first, min(first + step, count)) for first in range(0, count, step)]
-
-
-def _untangled(
-    by_table: np.ndarray, arrays: list[np.ndarray], settings: RasterSettings
-) -> tuple[np.ndarray, np.ndarray]:
-    """Gradients by attributes and by normals, from those by the table that `_inputs` made of them."""
-    attributes, faces, attribute_faces, normals = (arrays[i] for i in (1, 4, 5, 9))
-    if attributes.shape[-1] == 0:
-        return np.zeros(attributes.shape, by_table.dtype), by_table
-    grad_attributes, grad_normals = np.zeros(attributes.shape, by_table.dtype), np.zeros(normals.shape, by_table.dtype)
-    colors = 3 * settings.colored
-    corners = np.concatenate([by_table[..., :colors], by_table[..., colors + 3 :]], -1)
-    for item in range(len(by_table)):
-        np.add.at(grad_attributes[item], attribute_faces.reshape(-1), corners[item])
-        np.add.at(grad_normals[item], faces.reshape(-1), by_table[item, :, colors : colors + 3])
-    return grad_attributes, grad_normals
 
 
 class VertexNormalsPlan(ArraysPlan):

@@ -11,7 +11,7 @@ import numpy as np
 
 from algonet.core.codegen.jit import njit
 
-from .faces import LIGHT, OPTIONS, real
+from .faces import LIGHT, OPTIONS, add, put, real, vector
 from .forward import bounded
 
 area_back = cofactors = cross = dot = guarded_area = guarded_area_back = lit = lit_back = minus = placed = plus = None
@@ -22,23 +22,6 @@ GREY = 0.8
 
 #: Sums over pixels that pictures give: by eye and camera matrix, and by background and its depth, before those by the lights.
 CAMERA_SUMS = 3 + 12
-
-
-@njit(forceinline=True, **OPTIONS)
-def vector(row, first):
-    return row[first], row[first + 1], row[first + 2]
-
-
-@njit(forceinline=True, **OPTIONS)
-def put(row, first, v):
-    row[first], row[first + 1], row[first + 2] = v
-
-
-@njit(forceinline=True, **OPTIONS)
-def add(row, first, v):
-    row[first] += v[0]
-    row[first + 1] += v[1]
-    row[first + 2] += v[2]
 
 
 @njit(forceinline=True, **OPTIONS)
@@ -76,21 +59,21 @@ def silhouettes_of(totals, power, values, by_front, by_back):
 
 
 @njit(forceinline=True, **OPTIONS)
-def surface_at(seen, inverse, shift, x, y, normals, perspective):
-    """Where a pixel sees the surface, its mean normal and its albedo; `normals`: the normal's first channel."""
+def surface_at(seen, inverse, shift, x, y, colored, perspective):
+    """Where a pixel sees the surface, its mean normal, which comes before depth, and its albedo."""
     place = unproject(inverse, shift, real(x) + real(0.5), real(y) + real(0.5), seen[seen.shape[0] - 1], perspective)
     grey = real(GREY)
-    return place, vector(seen, normals), vector(seen, 0) if normals > 0 else (grey, grey, grey)
+    return place, vector(seen, seen.shape[0] - 4), vector(seen, 0) if colored else (grey, grey, grey)
 
 
 @njit(**OPTIONS, cache=True)
 def paint(
-    first, last, total, mean, background, matrix, eye, lights, kinds, power, over, perspective, shaded, normals, two_sided,
+    first, last, total, mean, background, matrix, eye, lights, kinds, power, over, perspective, shaded, colored, two_sided,
     shininess, strength, image, silhouette, depth, extra,
 ):  # fmt: skip
-    """Rows `first` to `last` of one picture: means over the background. `shaded`: channels are colour, if there is any, normal
-    (from channel `normals` on), and `extra` ones, and the picture shows the colours lit."""
-    shown = image.shape[2]
+    """Rows `first` to `last` of one picture: means over the background. `shaded`: channels are colour, if `colored`, `extra`
+    ones, and the normal, and the picture shows the colours lit."""
+    shown, more = image.shape[2], 3 if colored else 0
     slopes, color = np.empty((2, image.shape[1]), mean.dtype), np.zeros(shown, mean.dtype)
     viewer, shift = vector(eye, 0), (matrix[0, 3], matrix[1, 3], matrix[2, 3])
     inverse = cofactors(vector(matrix[0], 0), vector(matrix[1], 0), vector(matrix[2], 0))
@@ -102,7 +85,7 @@ def paint(
             if not shaded:
                 color = seen
             elif s > real(0.0):
-                place, normal, albedo = surface_at(seen, inverse, shift, x, y, normals, perspective)
+                place, normal, albedo = surface_at(seen, inverse, shift, x, y, colored, perspective)
                 put(color, 0, lit(normal, place, viewer, albedo, lights, shininess, strength, kinds.shape[0], kinds, two_sided,
                                   strength > 0))  # fmt: skip
             for c in range(shown):
@@ -110,16 +93,16 @@ def paint(
                 here = s * color[c] if s > real(0.0) else real(0.0)
                 image[y, x, c] = here + (real(1.0) - s) * background[c]
             for c in range(extra.shape[2]):
-                extra[y, x, c] = s * seen[normals + 3 + c]
+                extra[y, x, c] = s * seen[more + c]
 
 
 @njit(**OPTIONS, cache=True)
 def paint_back(
-    first, last, total, mean, background, matrix, eye, lights, kinds, power, over, perspective, shaded, normals, two_sided,
+    first, last, total, mean, background, matrix, eye, lights, kinds, power, over, perspective, shaded, colored, two_sided,
     shininess, strength, grad_image, grad_silhouette, grad_depth, grad_extra, grad_total, grad_mean, sums,
 ):  # fmt: skip
     """Gradients by total and means of these rows; added to `sums`: by eye, matrix, background and its depth, and lights."""
-    shown, channels = grad_image.shape[2], mean.shape[2] - 1
+    shown, channels, more = grad_image.shape[2], mean.shape[2] - 1, 3 if colored else 0
     slopes, color = np.empty((3, grad_image.shape[1]), mean.dtype), np.zeros(shown, mean.dtype)
     ground, by_lights = sums[CAMERA_SUMS:], sums[CAMERA_SUMS + shown + 1 :]
     viewer, shift = vector(eye, 0), (matrix[0, 3], matrix[1, 3], matrix[2, 3])
@@ -141,25 +124,27 @@ def paint_back(
                     target[c] = real(0.0)
                 continue
             if shaded:
-                place, normal, albedo = surface_at(seen, inverse, shift, x, y, normals, perspective)
+                place, normal, albedo = surface_at(seen, inverse, shift, x, y, colored, perspective)
                 put(color, 0, lit(normal, place, viewer, albedo, lights, shininess, strength, kinds.shape[0], kinds, two_sided,
                                   strength > 0))  # fmt: skip
                 by_normal, by_place, by_eye, by_albedo = lit_back(
                     normal, place, viewer, albedo, times(vector(g, 0), s), lights, shininess, strength, by_lights,
                     kinds.shape[0], kinds, two_sided, strength > 0, True,
                 )  # fmt: skip
-                pull, more = unproject_back(inverse, by_place, real(x) + real(0.5), real(y) + real(0.5), perspective)
-                by_z += more
+                pull, by_depth = unproject_back(
+                    inverse, by_place, real(x) + real(0.5), real(y) + real(0.5), perspective
+                )
+                by_z += by_depth
                 add(sums, 0, by_eye)
                 for k in range(3):
                     add(sums, 3 + 4 * k, times(place, -pull[k]))
                     sums[6 + 4 * k] -= pull[k]
-                if normals > 0:
+                if colored:
                     put(target, 0, by_albedo)
-                put(target, normals, by_normal)
+                put(target, channels - 3, by_normal)
                 for c in range(grad_extra.shape[2]):
-                    by_s += grad_extra[y, x, c] * seen[normals + 3 + c]
-                    target[normals + 3 + c] = s * grad_extra[y, x, c]
+                    by_s += grad_extra[y, x, c] * seen[more + c]
+                    target[more + c] = s * grad_extra[y, x, c]
             else:
                 color = seen
                 for c in range(shown):

@@ -1,8 +1,11 @@
-"""Faces to samples and back: where samples lie, prepare faces, list them per tile, stream each tile."""
+"""Faces to samples and back: where samples lie, prepare faces, list them per tile, stream each tile; and what the templates
+stand on: the edge integrals as straight-line source for a given df, which is what LLVM needs to see to vectorise the loop
+around them, and the formulas that Triton's kernels have too."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -15,8 +18,23 @@ from algonet.core.cache import cached
 from algonet.core.codegen import generate as codegen
 from algonet.core.threads import spread, workers
 
-from ...constants import LEAST_SPACING, MARGIN, MOST_SAMPLES, TAPS
-from .edges import prelude
+from ... import vectors
+from ...lights import AMBIENT, DIRECTIONAL, HEADLIGHT, LIGHT, NOWHERE, ROUNDING, TOP, TURN
+from ...vectors import (
+    BACK,
+    EDGE_GUARD,
+    FADE,
+    FAINT,
+    FAR_PIXELS,
+    FLAT,
+    FLIP_AREA,
+    GREY,
+    LEAST_SPACING,
+    MARGIN,
+    MOST_SAMPLES,
+    TAPS,
+    THIN,
+)
 
 #: Pairs of face and tile whose gradients are kept at once; more are done in several rounds of items.
 _ROUND = 1 << 20
@@ -55,10 +73,6 @@ class Grid(NamedTuple):
             if rows <= height and columns <= width and rows * columns <= MOST_SAMPLES * height * width:
                 return Grid(spacing, MARGIN, rows, columns)
         return Grid(1.0, 0, height, width)
-
-    @property
-    def wide(self) -> bool:
-        return self.margin > 0
 
     def to_pixels(self, samples: np.ndarray, size: tuple[int, int], taps: int = TAPS) -> np.ndarray:
         """Samples (H, W, C), of which the upper left corner counts, as pixels (H, W, C)."""
@@ -130,7 +144,7 @@ class Scene:
     def __init__(self, plan: Any, arrays: Sequence[np.ndarray], grids: Sequence[Grid]):
         """`plan`: a `RenderAttributesPlan`."""
         self.plan, self.module, self.numbers, self.grids = plan, plan.module, plan.numbers, grids
-        self.points, self.attributes, self.softness, self.faces, self.attribute_faces = arrays
+        self.points, self.attributes, self.softness, self.faces, self.attribute_faces, self.normals = arrays
         dtype, items, count = self.points.dtype, len(self.points), len(self.faces)
         self.spacings, self.sizes = np.empty(items, dtype), np.empty((items, 3), np.int64)
         for item, grid in enumerate(grids):
@@ -138,13 +152,15 @@ class Scene:
         self.soft = np.stack([self.softness[:, 0] / self.spacings, self.softness[:, 1]], 1)
         self.reaches = (self.numbers[1] * math.sqrt(self.numbers[0]) * self.soft[:, 0]).astype(dtype)
         self.vertices = np.empty((items, self.points.shape[1], 6), dtype)
-        self.prepared = np.empty((items, count, self.module.FACE), dtype)
+        #: Channels, normals among them as the last.
+        self.channels = self.attributes.shape[-1] + self.normals.shape[-1]
+        self.prepared = np.empty((items, count, self.module.PLANES + 3 * self.channels), dtype)
         self.pairs, self.tile_counts = np.zeros((items, count), np.int64), np.zeros((items, plan.tiles), np.int64)
         self.broken = np.zeros(items, np.bool_)
         in_threads(
-            self.module.prepare_items, self.points, self.faces, self.softness, self.sizes, self.spacings, self.reaches,
-            plan.settings.perspective, plan.settings.two_sided, plan.guard, self.vertices, self.prepared, self.pairs,
-            self.tile_counts, self.broken,
+            self.module.prepare_items, self.points, self.faces, self.attributes, self.attribute_faces, self.normals,
+            self.softness, self.sizes, self.spacings, self.reaches, plan.settings.perspective, plan.settings.two_sided,
+            plan.guard, self.vertices, self.prepared, self.pairs, self.tile_counts, self.broken,
         )  # fmt: skip
 
     def sample(self, samples: Samples) -> None:
@@ -153,29 +169,28 @@ class Scene:
         def fill(items: slice, prepared: np.ndarray, lists: list[np.ndarray]) -> None:
             _, tile_starts, faces_of, _ = lists
             in_threads(
-                self.module.forward_tiles, tile_starts, faces_of, prepared, self.faces, self.attribute_faces,
-                self.attributes[items], self.soft[items], self.sizes[items], self.numbers, *[a[items] for a in samples],
+                self.module.forward_tiles, tile_starts, faces_of, prepared, self.soft[items], self.sizes[items], self.numbers,
+                *[a[items] for a in samples],
             )  # fmt: skip
 
         self._by_rounds(fill)
 
     def pull(self, samples: Samples, grads: list[np.ndarray]) -> list[np.ndarray]:
-        """Gradients by points, attributes and softness, from those by the samples' totals and means."""
-        results = [np.zeros_like(a) for a in (self.points, self.attributes, self.softness)]
-        width = self.module.SUMS + 3 * self.attributes.shape[-1]
+        """Gradients by points, attributes, normals and softness, from those by the samples' totals and means."""
+        results = [np.zeros_like(a) for a in (self.points, self.attributes, self.normals, self.softness)]
+        width = self.module.SUMS + 3 * self.channels
 
         def collect(items: slice, prepared: np.ndarray, lists: list[np.ndarray]) -> None:
             starts, tile_starts, faces_of, pairs_of = lists
             records = np.empty((max(1, starts[-1]), width), prepared.dtype)
             in_threads(
-                self.module.backward_tiles, tile_starts, faces_of, pairs_of, prepared, self.faces, self.attribute_faces,
-                self.attributes[items], self.soft[items], self.sizes[items], self.numbers,
-                *[a[items] for a in (*samples, *grads)], records,
+                self.module.backward_tiles, tile_starts, faces_of, pairs_of, prepared, self.soft[items], self.sizes[items],
+                self.numbers, *[a[items] for a in (*samples, *grads)], records,
             )  # fmt: skip
             in_threads(
                 self.module.gather_items, starts, records, prepared, self.vertices[items], self.points[items], self.faces,
-                self.attribute_faces, self.softness[items], self.plan.settings.perspective, self.plan.guard,
-                self.spacings[items], *[a[items] for a in results],
+                self.attributes[items], self.attribute_faces, self.normals[items], self.softness[items],
+                self.plan.settings.perspective, self.plan.guard, self.spacings[items], *[a[items] for a in results],
             )  # fmt: skip
 
         self._by_rounds(collect)
@@ -213,3 +228,166 @@ def in_threads(work: Callable[..., None], *arguments: Any) -> None:
         work(0, 1, *arguments)
     else:
         spread(work, [(i, count, *arguments) for i in range(count)])
+
+
+_ATAN = (
+    1.0,
+    -0.33333197,
+    0.19996658,
+    -0.14248517,
+    0.10882252,
+    -0.08222059,
+    0.055126704,
+    -0.028560145,
+    0.009593663,
+    -0.0015133966,
+)
+
+_IMPORTS = """import numpy as np
+from numba import float32, int64
+
+from algonet.core.codegen.jit import njit
+from algonet.core.codegen.numba_math import maximum, minimum, where
+
+sqrt = np.sqrt
+OPTIONS = {"fastmath": {"contract"}, "error_model": "numpy", "nogil": True}
+"""
+#: What differs between the precisions.
+_HEADERS = {
+    "float32": """from algonet.core.codegen.numba_math import exp32 as exp, log32 as log
+
+real = float32
+EXACT, HIDDEN = 1e-5, 1e-9
+""",
+    "float64": """from math import exp, log
+
+from numba import float64
+
+real = float64
+EXACT, HIDDEN = 1e-13, 1e-15
+""",
+}
+
+
+def prelude(precision: str, half: int) -> str:
+    """What the templates stand on: imports, constants, and for one precision and df `real`, `exp`, `log`, `angle`, `edge`."""
+    numbers = {
+        "FLIP_AREA": FLIP_AREA, "FAR": FAR_PIXELS, "FLAT": FLAT, "EDGE_GUARD": EDGE_GUARD, "GREY": GREY, "AMBIENT": AMBIENT,
+        "DIRECTIONAL": DIRECTIONAL, "HEADLIGHT": HEADLIGHT, "LIGHT": LIGHT,
+    }  # fmt: skip
+    own = {
+        "FADE2": FADE**2, "GUARD2": vectors.GUARD**2, "NOWHERE2": NOWHERE**2, "ROUNDING2": ROUNDING**2, "TURN2": TURN**2,
+        "INVERSE_TOP": 1 / TOP, "FLATNESS": vectors.FLATNESS, "LEAST_SQUARE": vectors.LEAST_SQUARE, "SMALL2": vectors.SMALL**2,
+        "BACK": BACK, "FAINT2": FAINT**2, "THIN2": THIN**2, "LOG2E": 1.0, "FARTHEST": 40.0,
+    }  # fmt: skip
+    constants = f"HALF = {half}\n" + "".join(f"{name} = {value!r}\n" for name, value in numbers.items())
+    constants += "".join(f"{name} = np.{precision}({value!r})\n" for name, value in own.items())
+    formulas = [translated(Path(__file__).parents[1] / "triton" / f"{name}.py") for name in ("shared", "formulas")]
+    return "\n\n".join(
+        [_IMPORTS + _HEADERS[precision] + constants, _FUNCTIONS, _angle(precision), _edge(half), *formulas]
+    )
+
+
+#: What Triton's kernels have instructions for. Depths in units of log 2 are their affair: here these units are natural. The
+#: furthest is exp(-40), because numbers that are not normal take a processor a hundred times as long.
+_FUNCTIONS = """quick_exp2 = exp
+
+
+@njit(forceinline=True, **OPTIONS)
+def reciprocal(x):
+    return real(1.0) / x
+
+
+@njit(forceinline=True, **OPTIONS)
+def rsqrt(x):
+    return real(1.0) / sqrt(x)
+"""
+
+
+def translated(path: Path) -> str:
+    """Functions of numbers and tuples that are written for Triton, for Numba: bare literals would be float64 there."""
+    text = path.read_text(encoding="utf-8").split(codegen.TEMPLATE)[1]
+    text = text.replace("@triton.jit", "@njit(forceinline=True, **OPTIONS)").replace("tl.static_range", "range")
+    text = re.sub(r"(?<![\w.])\d+(?:\.\d+(?:e-?\d+)?|e-?\d+)", r"real(\g<0>)", text.replace(": tl.constexpr", ""))
+    return re.sub(r"\btl\.", "", text)
+
+
+def _angle(precision: str) -> str:
+    if precision == "float64":
+        return "@njit(forceinline=True, **OPTIONS)\ndef angle(y, x):\n    return np.arctan2(y, x)\n"
+    lines = [
+        "@njit(forceinline=True, **OPTIONS)",
+        "def angle(y, x):",
+        '    """atan2(y, x) for y >= 0: a polynomial of the smaller over the larger, error below 2e-7."""',
+        "    a = abs(x)",
+        "    t = min(a, y) / max(max(a, y), real(1e-30))",
+        "    z = t * t",
+        f"    v = real({_ATAN[-1]})",
+        *(f"    v = v * z + real({c})" for c in reversed(_ATAN[:-1])),
+        "    v = v * t",
+        "    v = real(1.5707963267948966) - v if y > a else v",
+        "    return real(3.141592653589793) - v if x < real(0.0) else v",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _series(half: int, last: int) -> list[str]:
+    """J_1 .. J_last in scaled form; `total` is the sum of the first `half`."""
+    lines = [
+        "    rho2 = d * d + sigma2",
+        "    rho = np.sqrt(rho2)",
+        "    inverse = real(1.0) / rho2",
+        "    z0 = t0 * t0 + rho2",
+        "    z1 = t1 * t1 + rho2",
+        "    both = sigma2 / (z0 * z1)",
+        "    s0 = both * z1",
+        "    s1 = both * z0",
+        "    ratio = sigma2 * inverse",
+        "    j1 = angle(rho * (t1 - t0), rho2 + t0 * t1) * rho * inverse",
+        "    total = j1",
+        "    e0 = t0 * inverse",
+        "    e1 = t1 * inverse",
+    ]
+    for k in range(1, last):
+        lines += [
+            "    e0 = e0 * s0",
+            "    e1 = e1 * s1",
+            f"    j{k + 1} = (e1 - e0) * real({1 / (2 * k)!r}) + real({(2 * k - 1) / (2 * k)!r}) * ratio * j{k}",
+        ]
+        if k == half - 1:
+            lines.append("    before = total")
+        if k < half:
+            lines.append(f"    total = total + j{k + 1}")
+    return lines
+
+
+def _edge(half: int) -> str:
+    lines = [
+        "@njit(forceinline=True, **OPTIONS)",
+        "def edge(t0, t1, d, sigma2):",
+        '    """Coverage, moment along the outward normal; what the second moment has in every direction, and its part along',
+        '    the edge; and the density times 1, t, t^2 and t^3 integrated along the edge."""',
+        *_series(half, half + 1),
+        "    p0 = s0",
+        "    p1 = s1",
+        "    q0 = p0",
+        "    q1 = p1",
+        *["    q0 = p0", "    q1 = p1", "    p0 = p0 * s0", "    p1 = p1 * s1"] * (half - 1),
+        f"    k0 = real({half / math.pi!r}) * j{half + 1}",
+        "    k1 = real(0.15915494309189535) * (p0 - p1)",
+        f"    k2 = real({half / math.pi!r}) * (sigma2 * j{half} - rho2 * j{half + 1})",
+    ]
+    if half > 1:
+        lines += [
+            f"    part = sigma2 * real({0.5 / (half - 1) / (2 * math.pi)!r})",
+            "    within, odd = part * d * before, part * (q0 - q1)",
+            f"    k3 = real({2.0 * half!r}) * odd - rho2 * k1",
+        ]
+    else:
+        # Noise of two degrees of freedom has no second moment
+        lines.append("    within, odd, k3 = real(0.0), real(0.0), real(0.0)")
+    lines.append(
+        f"    return d * total * real(0.15915494309189535), sigma2 * j{half} * real(0.15915494309189535), within, odd, "
+        "(k0, k1, k2, k3)"
+    )
+    return "\n".join(lines) + "\n"

@@ -19,7 +19,7 @@ from algonet.core.codegen.jit import njit
 from algonet.core.threads import spread, workers
 
 from ...visibility import EXACT, UNITS, VisibilitySettings
-from .edges import translated
+from .tiles import translated
 
 PRELUDE = f"""import numpy as np
 from numba import float64

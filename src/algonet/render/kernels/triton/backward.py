@@ -36,33 +36,38 @@ from .formulas import (
     PLANES,
     TURN,
     coverage,
+    edge_worth,
     falling,
     kept,
     load_four,
     seen_at,
+    seen_at_back,
+    spread_of,
 )
-from .sampling import sample_grid
-from .setup import load_box, project_corner, window
-from .shared import corner_pull, horizon, load_live, load_three, load_vector, weighted
-from .surface import normal_at
+from .pixels import sample_grid
+from .setup import load_box, normal_at, project_corner, window
+from .shared import corner_pull, dot, horizon, load_live, load_three, load_vector, plus, weighted
 
 
 @triton.jit
-def edge_pull(sums, ends, gp, gmx, gmy, t, d, r, e, length, ux, uy, p0, p1, HALF: tl.constexpr):
-    """What the gradients (by coverage, by moment) pull on an edge, added to its sums: the integral of density times pull,
+def edge_pull(
+    sums, ends, gp, gmx, gmy, by_second, t, d, r, e, odd, length, ux, uy, p0, p1, sigma2, HALF: tl.constexpr
+):  # fmt: skip
+    """What the gradients (by coverage, by both moments) pull on an edge, added to its sums: the integral of density times pull,
     and that times the distance to its end, which the start takes along the normal. Also the former times d."""
     end = t + length
     difference = end * p1 - t * p0
-    # K0, K1, K2: 2 pi times the integrals of the noise density times 1, t, t^2 along the edge
+    # K0, K1, K2, K3: 2 pi times the integrals of the noise density times 1, t, t^2, t^3 along the edge
     k0 = (difference + ((2 * HALF - 1) * falling(HALF)) * e) * r
     k1 = p0 - p1
     k2 = falling(HALF) * e - difference
-    flat = gp + d * (gmy * ux - gmx * uy)
-    slope = gmx * ux + gmy * uy
-    pull = flat * k0 + slope * k1
+    k3 = (2.0 * HALF) * odd - (d * d + sigma2) * k1
+    flat, slope, curve = edge_worth(gp, gmx, gmy, by_second, d, ux, uy)
+    pull = flat * k0 + slope * k1 + curve * k2
     ends = ends + end * pull
     ends = ends - flat * k1
     ends = ends - slope * k2
+    ends = ends - curve * k3
     return sums + pull, ends, d * pull
 
 
@@ -115,7 +120,7 @@ def backward_kernel(
     idle = face < 0
     face = tl.maximum(face, 0)
     scale = tl.load(softness + item * softness_stride)
-    steepness = tl.load(softness + item * softness_stride + 1)
+    steepness = 2.0 * tl.load(softness + item * softness_stride + 1)
     near = tl.load(softness + item * softness_stride + 2)
     spacing, margin, grid_rows, grid_columns = sample_grid(scale, height, width, SPACING)
     scale = scale / spacing
@@ -173,69 +178,46 @@ def backward_kernel(
             base, by_depth, by_front, by_back = zero, zero, zero, zero
 
         # The forward pass again
-        p, mx, my, t0, t1, t2, e0, e1, e2, r0, r1, r2, m0, m1, m2, pa, pb, pc = coverage(
+        p, mx, my, second, t0, t1, t2, e0, e1, e2, r0, r1, r2, m0, m1, m2, pa, pb, pc, odd0, odd1, odd2 = coverage(
             ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy,
             ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF,
         )  # fmt: skip
         qgx, qgy = qx - gx, qy - gy
-        mean, sides = seen_at(
-            p, mx, my, qgx, qgy, (d0, d1, d2), (z0, z1, z2), least, turn, factor, steepness2, PERSPECTIVE, TWO_SIDED
-        )
-        px, py, inverse, denominator, weight, z, level = mean
-        c, front, side, t, place, root = sides
-        share = kept(end, place)
-        w = c * share
+        mean, centre, sides = seen_at(
+            p, mx, my, spread_of(p, mx, my, second, HALF), qgx, qgy, (d0, d1, d2), (z0, z1, z2), least, turn, factor,
+            steepness2, PERSPECTIVE, TWO_SIDED,
+        )  # fmt: skip
+        share = kept(end, sides[4])
+        shown = sides[0] * share
 
-        # The sample's gradient along the planes of all channels together; then by weight, coverage, place
+        # The sample's gradient along the planes of all channels together
         whole0, whole1, whole2 = zero, zero, zero
         for k in tl.static_range(CHANNELS):
             g = load_live(own + (GRADS + k) + first_mean, live)
             whole0, whole1, whole2 = whole0 + g * planes[k][0], whole1 + g * planes[k][1], whole2 + g * planes[k][2]
-        by_means = (whole0 + px * whole1 + py * whole2) * weight
-        excess = by_means + by_depth * z - base
-        by_c = share * excess
-        by_place = -w * (1.0 - share) * excess
-        rest, bend = 1.0 - front, front * (1.0 - front)
-        if TWO_SIDED:
-            by_c += by_front * front + by_back * rest
-            by_side = c * (by_front - by_back)
-            covering = by_c * factor
-        else:
-            by_c += by_front
-            covering = by_c * factor * front
-            by_side = by_c * tl.maximum(p * side, 0.0) * factor
-        further = steepness * z * BACK * root
-        by_side -= by_place * further
-        # tanh(t) = 2 front - 1; the slope of front is 2 front (1 - front)
-        right = p * side > 0.0
-        by_turn = 2.0 * bend * by_side - by_place * further * rest * t * root * root
-        by_turn += tl.where(right, 4.0 * bend * covering * p, 0.0)
-        by_p = tl.where(right, covering * side, 0.0)
-        by_z = w * by_depth + by_place * steepness * (1.0 + BACK * rest * root)
-        if not PERSPECTIVE:
-            by_z += by_turn * turn
-        nz = by_z * weight
-        nd = tl.where(denominator > least, -(w * by_means + by_z * z) * weight, 0.0)
-        if PERSPECTIVE:
-            nd += by_turn * turn
-        pull = w * weight
-        by_px, by_py = pull * whole1 + nz * z1 + nd * d1, pull * whole2 + nz * z2 + nd * d2
-        # With h = p^2 + FAINT^2, x - g = (p^2 (q - g) + p M) / h, so its slope by p is (M + 2 p (q - x)) / h
-        twice, share_m = p + p, p * inverse
-        full = p * share_m
-        gmx, gmy = share_m * by_px, share_m * by_py
-        gp = inverse * (by_px * (mx + twice * (qgx - px)) + by_py * (my + twice * (qgy - py))) + by_p
-        s_gx, s_gy = s_gx - full * by_px, s_gy - full * by_py
+        pull, nz, by_d, full, by_ox, by_oy, gp, gmx, gmy, by_second, by_turn, by_place, by_c, right, rest = seen_at_back(
+            mean, centre, sides, p, mx, my, second, qgx, qgy, (d0, d1, d2), (z0, z1, z2), least, turn, factor, steepness, share,
+            shown, (whole0, whole1, whole2), (base, by_depth, by_front, by_back), HALF, PERSPECTIVE, TWO_SIDED,
+        )  # fmt: skip
+        px, py, _denominator, _weight, z, level = mean
+        _c, front, side, t, _place, root = sides
+        s_gx, s_gy = s_gx - full * by_ox, s_gy - full * by_oy
 
-        a0, b0, s_0 = edge_pull(a0, b0, gp, gmx, gmy, t0, e0, r0, m0, l0, ux0, uy0, pa, pb, HALF)
-        a1, b1, s_1 = edge_pull(a1, b1, gp, gmx, gmy, t1, e1, r1, m1, l1, ux1, uy1, pb, pc, HALF)
-        a2, b2, s_2 = edge_pull(a2, b2, gp, gmx, gmy, t2, e2, r2, m2, l2, ux2, uy2, pc, pa, HALF)
+        a0, b0, s_0 = edge_pull(
+            a0, b0, gp, gmx, gmy, by_second, t0, e0, r0, m0, odd0, l0, ux0, uy0, pa, pb, sigma2, HALF
+        )
+        a1, b1, s_1 = edge_pull(
+            a1, b1, gp, gmx, gmy, by_second, t1, e1, r1, m1, odd1, l1, ux1, uy1, pb, pc, sigma2, HALF
+        )
+        a2, b2, s_2 = edge_pull(
+            a2, b2, gp, gmx, gmy, by_second, t2, e2, r2, m2, odd2, l2, ux2, uy2, pc, pa, sigma2, HALF
+        )
         s_turn += by_turn * level
         if SOFTNESS:
-            s_scale += gmx * mx + gmy * my - s_0 - s_1 - s_2 - by_turn * t
+            s_scale += gmx * mx + gmy * my + 2.0 * dot(by_second, second) - s_0 - s_1 - s_2 - by_turn * t
             s_steepness += by_place * z * (1.0 + BACK * rest * root)
         s_factor += tl.where(right, by_c * p * side * (1.0 if TWO_SIDED else front), 0.0)
-        s_denominator = add_plane(s_denominator, nd, px, py)
+        s_denominator = plus(s_denominator, by_d)
         s_depth = add_plane(s_depth, nz, px, py)
         more = ()
         for k in tl.static_range(CHANNELS):
@@ -268,7 +250,7 @@ def backward_kernel(
         if SOFTNESS:
             soft = grad_softness + (slot * count + face) * 3
             add(soft, tl.sum(s_scale) / (scale * spacing), pixels > 0, KEEP)
-            add(soft + 1, tl.sum(s_steepness), pixels > 0, KEEP)
+            add(soft + 1, 2.0 * tl.sum(s_steepness), pixels > 0, KEEP)
             add(soft + 2, by_near, pixels > 0, KEEP)
 
 

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from algonet.core.codegen.triton_math import kernel
 
-from ...constants import FURTHEST
+from ...vectors import FURTHEST
 from .formulas import (
     BEHIND,
     DENOMINATOR,
@@ -32,9 +32,9 @@ from .formulas import (
     lowest_bit,
     seen_at,
     small_coverage,
+    spread_of,
 )
-from .pixels import silhouette_of
-from .sampling import sample_grid
+from .pixels import sample_grid, silhouette_of
 from .setup import load_box
 from .shared import load_live
 
@@ -44,17 +44,18 @@ BEYOND, PLACES, PASSES = tl.constexpr(FURTHEST * 1.4426950408889634), tl.constex
 
 @triton.jit
 def candidates(
-    boxes, own, start, end, padded, listed, x0, y0, x1, y1, reach2, sigma2,
+    boxes, own, start, end, padded, listed, tile, reach2, sigma2,
     HALF: tl.constexpr, SMALL: tl.constexpr, BIN: tl.constexpr,
 ):  # fmt: skip
-    """Of 32 faces from `start` on: those within reach and the small among them, as bits, and their least and greatest depth."""
+    """Of 32 faces from `start` on: those within reach of the tile and the small among them, as bits, and their least and
+    greatest depth."""
     step = tl.arange(0, 32)
     live = start + step < end
     index = start + step
     if BIN > 0:
         index = tl.where(listed, tl.load(own + index, mask=live & listed, other=0), index)
     lx, ly, hx, hy = load_box(boxes, index, padded, live)
-    apart2 = distance2(lx, ly, hx, hy, x0, y0, x1, y1)
+    apart2 = distance2(lx, ly, hx, hy, tile[0], tile[1], tile[2], tile[3])
     # Not farther than the reach, which NaN never is
     within = (apart2 > reach2) == 0
     small = within & False
@@ -98,26 +99,22 @@ def see(
             ax - qx, ay - qy, bx - qx, by - qy, cx - qx, cy - qy, ux0, uy0, ux1, uy1, ux2, uy2, l0, l1, l2, sigma2, HALF
         )
         p, mx, my = found[0], found[1], found[2]
+        spread = spread_of(p, mx, my, found[3], HALF)
     else:
         p, mx, my = small_coverage(gx - qx, gy - qy, ax, ay, bx, by, gx, gy, sigma2, HALF)
+        # That of a triangle in even density
+        square = p * p * (1.0 / 12.0)
+        xx = (ax - gx) * (ax - gx) + (bx - gx) * (bx - gx) + (cx - gx) * (cx - gx)
+        xy = (ax - gx) * (ay - gy) + (bx - gx) * (by - gy) + (cx - gx) * (cy - gy)
+        yy = (ay - gy) * (ay - gy) + (by - gy) * (by - gy) + (cy - gy) * (cy - gy)
+        spread = (square * xx, square * xy, square * yy)
     d0, d1, d2, z0 = load_four(r + DENOMINATOR)
     z1, z2, least, turn = load_four(r + (DENOMINATOR + 4))
-    mean, sides = seen_at(
-        p,
-        mx,
-        my,
-        qx - gx,
-        qy - gy,
-        (d0, d1, d2),
-        (z0, z1, z2),
-        tl.abs(least),
-        turn,
-        factor,
-        steepness,
-        PERSPECTIVE,
+    mean, _centre, sides = seen_at(
+        p, mx, my, spread, qx - gx, qy - gy, (d0, d1, d2), (z0, z1, z2), tl.abs(least), turn, factor, steepness, PERSPECTIVE,
         TWO_SIDED,
-    )
-    return sides[0], sides[1], sides[4], mean[5], mean[4], mean[0], mean[1]
+    )  # fmt: skip
+    return sides[0], sides[1], sides[4], mean[4], mean[3], mean[0], mean[1]
 
 
 @triton.jit
@@ -170,12 +167,12 @@ def forward_kernel(
     end = tl.where((left < columns) & (top < rows), end, 0)
     col, row = left + lane % TX, top + lane // TX
     scale = scale / spacing
-    steepness = tl.load(softness + item * softness_stride + 1) * LOG2E
+    steepness = 2.0 * tl.load(softness + item * softness_stride + 1) * LOG2E
     sigma2 = 2 * HALF * scale * scale
     reach2 = (REACH * REACH) * sigma2
     qx, qy = col.to(scale.dtype) + 0.5, row.to(scale.dtype) + 0.5
     x0, y0 = left.to(scale.dtype) + 0.5, top.to(scale.dtype) + 0.5
-    x1, y1 = x0 + (TX - 1), y0 + (TY - 1)
+    sides = (x0, y0, x0 + (TX - 1), y0 + (TY - 1))
     live = (col < columns) & (row < rows)
     sample = samples + (item * height * width + row * columns + col) * SAMPLE
     zero = qx * 0.0
@@ -184,7 +181,7 @@ def forward_kernel(
         nearest, farthest = scale * 0.0 + 1e30, scale * 0.0 - 1e30
         for start in range(0, end, 32):
             _near, _small, low, high = candidates(
-                boxes, own, start, end, padded, listed, x0, y0, x1, y1, reach2, sigma2, HALF, SMALL, BIN
+                boxes, own, start, end, padded, listed, sides, reach2, sigma2, HALF, SMALL, BIN
             )
             nearest, farthest = tl.minimum(nearest, low), tl.maximum(farthest, high)
         end = tl.where(nearest <= farthest, end, 0)
@@ -200,7 +197,7 @@ def forward_kernel(
             lost = (zero,) * PLACES
             for start in range(0, end, 32):
                 near, small, _low, _high = candidates(
-                    boxes, own, start, end, padded, listed, x0, y0, x1, y1, reach2, sigma2, HALF, SMALL, BIN
+                    boxes, own, start, end, padded, listed, sides, reach2, sigma2, HALF, SMALL, BIN
                 )
                 while near != 0:
                     face, near, bit = next_face(own, start, near, listed, BIN)
@@ -246,7 +243,7 @@ def forward_kernel(
     sums, slopes = (zero,) * (CHANNELS + 1), (zero,) * (CHANNELS + 1)
     for start in range(0, end, 32):
         near, small, _low, _high = candidates(
-            boxes, own, start, end, padded, listed, x0, y0, x1, y1, reach2, sigma2, HALF, SMALL, BIN
+            boxes, own, start, end, padded, listed, sides, reach2, sigma2, HALF, SMALL, BIN
         )
         while near != 0:
             face, near, bit = next_face(own, start, near, listed, BIN)

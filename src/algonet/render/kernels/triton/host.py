@@ -1,18 +1,16 @@
 """The renderer's operations on CUDA devices: what `algonet.core.operation` wants of them.
 
-`plan` says what a call comes to; the kernels are in `setup`, `forward`, `backward`, `pixels` and `surface`.
+`plan` says what a call comes to; the kernels are in `setup`, `forward`, `backward` and `pixels`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from algonet.core.autograd import Plan
 from algonet.core.cache import cached, constant
 from algonet.core.identity import Signature
 from algonet.core.launch import Launch
@@ -32,9 +30,9 @@ from .plan import (
     SOFTNESS,
     GradRequest,
     LaunchPlan,
-    NormalsPlan,
     Pass,
-    item_stride,
+    VertexNormalsPlan,
+    batch_stride,
     with_channel,
 )
 
@@ -154,7 +152,13 @@ class RenderAttributesPlan(LaunchPlan):
             found[POINTS], projected = to_world(found[POINTS], points, tensors[MATRIX])
             found[MATRIX] = found[MATRIX] + projected if MATRIX in found else projected
         if self.normals is not None and needs[POINTS]:
-            self.normals.backward(found[NORMALS], points, tensors[FACES], saved[-1], found[POINTS])
+            self.normals.spread.start(
+                points=points,
+                faces=tensors[FACES],
+                sums=saved[-1],
+                grad_normals=found[NORMALS],
+                grad_points=found[POINTS],
+            )
         if self.bare:
             found[ATTRIBUTES] = torch.zeros_like(given[ATTRIBUTES])
         return [found.get(i) if need else None for i, need in enumerate(needs)]
@@ -203,6 +207,7 @@ class RenderAttributesPlan(LaunchPlan):
 
 
 RenderLitPlan = RenderAttributesPlan
+__all__ = ["RenderAttributesPlan", "RenderLitPlan", "VertexNormalsPlan"]
 
 
 def pictures_of(grads: Sequence[Tensor | None], plan: LaunchPlan, like: Tensor) -> tuple[list[Tensor], tuple[int, ...]]:
@@ -212,61 +217,22 @@ def pictures_of(grads: Sequence[Tensor | None], plan: LaunchPlan, like: Tensor) 
     for grad, own, dense in zip(grads, (3, 2, 2, 3), plan.picture_strides, strict=True):
         if grad is None or grad.numel() == 0:
             grad, steps = constant((0.0,) * 4, like.dtype, like.device), (0,) * own
-        elif grad.is_contiguous():
-            steps = dense
         else:
-            steps = picture_strides(grad.shape, grad.stride(), own)
+            steps = dense if grad.is_contiguous() else picture_strides(grad.shape, grad.stride(), own)
         if steps is None:
-            grad = grad.contiguous()
-            steps = picture_strides(grad.shape, grad.stride(), own)
+            grad, steps = grad.contiguous(), dense
         pictures.append(grad)
-        strides += steps or ()
+        strides += steps
     return pictures, strides
 
 
 @cached
-def picture_strides(shape: Sequence[int], strides: Sequence[int], own: int) -> tuple[int, ...] | None:
+def picture_strides(shape: tuple[int, ...], strides: tuple[int, ...], own: int) -> tuple[int, ...] | None:
     """Strides of items, pixels and, with `own` = 3, channels; `None` where rows or items do not follow each other."""
     batch = len(shape) - own
     height, width = shape[batch], shape[batch + 1]
     pixel = strides[batch + 1] if width > 1 else strides[batch]
     if height > 1 and strides[batch] != width * pixel:
         return None
-    moving = [(n, s) for n, s in zip(shape[:batch], strides[:batch], strict=True) if n != 1]
-    for (n, s), (_, outer) in zip(moving[:0:-1], moving[-2::-1], strict=True):
-        if outer != n * s:
-            return None
-    return (moving[-1][1] if moving else 0, pixel, *strides[batch + 2 :])
-
-
-class VertexNormalsPlan(Plan):
-    def __init__(self, signature: Signature):
-        super().__init__(signature)
-        points, faces = signature.tensors
-        rows, stride = points.shape[-2], item_stride(tuple(points.shape), points.strides, 2)
-        self.launches = NormalsPlan(
-            math.prod(points.shape[:-2]), rows, faces.shape[0], 3 * rows if stride is None else stride
-        )
-        self.copied = stride is None
-
-    @classmethod
-    def saves(cls, signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
-        points = signature.tensors[0]
-        return [((*points.shape[:-1], 4), points.dtype)]
-
-    def arranged(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        return tensors[0].contiguous() if self.copied else tensors[0], tensors[1].contiguous()
-
-    def forward(self, tensors: Sequence[Tensor]) -> Outputs:
-        points, faces = self.arranged(tensors)
-        sums, normals = self.launches.sums(points, faces), points.new_empty(points.shape)
-        self.launches.normalise.start(sums=sums, normals=normals)
-        return [normals], [sums]
-
-    def backward(
-        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
-    ) -> list[Tensor | None]:
-        points, faces = self.arranged(tensors)
-        grad_points = points.new_zeros(points.shape)
-        self.launches.backward(grads[0].contiguous(), points, faces, saved[0].contiguous(), grad_points)
-        return [grad_points, None]
+    item = batch_stride(shape[:batch], strides[:batch], 0)
+    return None if item is None else (item, pixel, *strides[batch + 2 :])

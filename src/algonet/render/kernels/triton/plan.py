@@ -7,7 +7,7 @@ decide is decided once and kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,14 +17,14 @@ from algonet.core.autograd import Plan
 from algonet.core.identity import PLANS, Signature
 from algonet.core.launch import Launch
 
-from ...constants import GREY
 from ...lights import LIGHT, Shading
 from ...settings import RasterSettings
-from . import pixels, sampling, surface
+from ...vectors import GREY
+from . import pixels
 from .backward import backward_kernel
 from .formulas import BOX, COUNTERS, GRADS, MEAN_DEPTH, PLANES
 from .forward import forward_kernel
-from .setup import bin_kernel, setup_kernel
+from .setup import bin_kernel, normals_kernel, setup_kernel, spread_normals_kernel, sum_areas_kernel
 
 #: Faces that a setup program takes, and their records and boxes are padded to.
 BLOCK = 64
@@ -43,7 +43,7 @@ BACKWARD: tuple[int, int, int | None, int | None] = (32, 1, 128, 128)
 PIXELS, GATHERS = (128, 4), 2048
 #: Faces with more pixels than this are cut into bands for the backward pass, as far as an item has this many places.
 LARGE, JOBS = 4096, 512
-#: Faces, vertices or points that a program of `surface` takes, and its warps.
+#: Faces, vertices or points that a program for normals takes, and its warps.
 SURFACE = (128, 4)
 #: From so many pixels on, rounding may send a pixel of a window to the line beside its own, and kernels look after that.
 HUGE = 1 << 21
@@ -159,7 +159,8 @@ class LaunchPlan(Plan):
         self.normals = None
         if self.areas:
             cleared = self.items * self.counters if self.keeps else 0
-            self.normals = NormalsPlan(self.items, self.vertices, self.count, self.steps[POINTS], cleared)
+            own = Signature(settings, (signature.tensors[POINTS], signature.tensors[FACES]), ())
+            self.normals = VertexNormalsPlan(own, cleared)
 
     def _parts(self, most: int) -> list[list[Pass]]:
         """The batch in as few parts of like size as have at most so many items."""
@@ -233,7 +234,7 @@ class LaunchPlan(Plan):
         def make() -> tuple[Launch, ...]:
             grid = (min(GATHERS, self.pixels), items)
             own: dict[str, Any] = {"first": first, "CHANNELS": self.channels, "P": 32}
-            gathers = (self.launch(sampling.gather_kernel, grid, 1, ROWS=rows, **own) for rows in (True, False))
+            gathers = (self.launch(pixels.gather_kernel, grid, 1, ROWS=rows, **own) for rows in (True, False))
             return (*gathers, self._painting(pixels.unit_backward_kernel, items, first=first, CHANNELS=self.channels))
 
         return PLANS.get(("samples back", self, first, items), make)
@@ -252,18 +253,29 @@ class GradRequest(NamedTuple):
     to_world: bool
 
 
-class NormalsPlan:
-    """Launches for the normals of vertices, and for the way back to points."""
+class VertexNormalsPlan(Plan):
+    """The normals of vertices, and the way back to points; a scene's plan takes the sums of areas and clears `counters`."""
 
-    def __init__(self, items: int, rows: int, count: int, points_stride: int, counters: int = 0):
-        block, warps = SURFACE
-        by_face: dict[str, Any] = {"count": count, "rows": rows, "points_stride": points_stride}
+    def __init__(self, signature: Signature, counters: int = 0):
+        super().__init__(signature)
+        points, faces = signature.tensors
+        items, rows, count = math.prod(points.shape[:-2]), points.shape[-2], faces.shape[0]
+        stride, (block, warps) = item_stride(tuple(points.shape), points.strides, 2), SURFACE
+        self.copied = stride is None
+        by_face: dict[str, Any] = {
+            "count": count,
+            "rows": rows,
+            "points_stride": 3 * rows if stride is None else stride,
+        }
         faces_grid, rows_grid = (-(-count // block), items), (-(-rows // block), items)
-        self.add = Launch(
-            surface.sum_areas_kernel, faces_grid, warps=warps, BLOCK=block, clear_counters=counters, **by_face
-        )
-        self.normalise = Launch(surface.normals_kernel, rows_grid, warps=warps, rows=rows, BLOCK=block)
-        self.spread = Launch(surface.spread_normals_kernel, faces_grid, warps=warps, BLOCK=block, **by_face)
+        self.add = Launch(sum_areas_kernel, faces_grid, warps=warps, BLOCK=block, clear_counters=counters, **by_face)
+        self.normalise = Launch(normals_kernel, rows_grid, warps=warps, rows=rows, BLOCK=block)
+        self.spread = Launch(spread_normals_kernel, faces_grid, warps=warps, BLOCK=block, **by_face)
+
+    @classmethod
+    def saves(cls, signature: Signature) -> Sequence[tuple[Sequence[int], torch.dtype]]:
+        points = signature.tensors[0]
+        return [((*points.shape[:-1], 4), points.dtype)]
 
     def sums(self, points: Tensor, faces: Tensor, counters: Tensor | None = None) -> Tensor:
         """The sums of areas that normals come from, (*B, V, 4); clears the counters of a plan on the way."""
@@ -271,9 +283,22 @@ class NormalsPlan:
         self.add.start(points=points, faces=faces, sums=sums, counters=sums if counters is None else counters)
         return sums
 
-    def backward(self, grad_normals: Tensor, points: Tensor, faces: Tensor, sums: Tensor, grad_points: Tensor) -> None:
-        """Add to the gradients by points."""
-        self.spread.start(points=points, faces=faces, sums=sums, grad_normals=grad_normals, grad_points=grad_points)
+    def arranged(self, tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        return tensors[0].contiguous() if self.copied else tensors[0], tensors[1].contiguous()
+
+    def forward(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        points, faces = self.arranged(tensors)
+        sums, normals = self.sums(points, faces), points.new_empty(points.shape)
+        self.normalise.start(sums=sums, normals=normals)
+        return [normals], [sums]
+
+    def backward(
+        self, grads: Sequence[Tensor], tensors: Sequence[Tensor], saved: Sequence[Tensor], needs: Sequence[bool]
+    ) -> list[Tensor | None]:
+        (points, faces), grad, sums = self.arranged(tensors), grads[0].contiguous(), saved[0].contiguous()
+        grad_points = points.new_zeros(points.shape)
+        self.spread.start(points=points, faces=faces, sums=sums, grad_normals=grad, grad_points=grad_points)
+        return [grad_points, None]
 
 
 class Pass:
@@ -334,12 +359,15 @@ def item_stride(shape: Shape, strides: Shape, own: int) -> int | None:
         if shape[i] != 1 and strides[i] != expected:
             return None
         expected *= shape[i]
-    moving = [(n, s) for n, s in zip(shape[:batch], strides[:batch], strict=True) if n != 1]
-    step = moving[-1][1] if moving else expected
-    for (n, s), (_, outer) in zip(moving[:0:-1], moving[-2::-1], strict=True):
-        if outer != n * s:
-            return None
-    return step
+    return batch_stride(shape[:batch], strides[:batch], expected)
+
+
+def batch_stride(shape: Shape, strides: Shape, single: int) -> int | None:
+    """The stride of items whose batch dimensions follow each other, `single` if there is one item; `None` if they do not."""
+    moving = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    if any(outer != n * s for (n, s), (_, outer) in zip(moving[1:], moving, strict=False)):
+        return None
+    return moving[-1][1] if moving else single
 
 
 def record_width(channels: int) -> int:

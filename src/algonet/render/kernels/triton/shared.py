@@ -14,16 +14,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ... import constants, lights, vectors
+from ... import lights, vectors
 
 AMBIENT, DIRECTIONAL, HEADLIGHT = (tl.constexpr(n) for n in (lights.AMBIENT, lights.DIRECTIONAL, lights.HEADLIGHT))
 GUARD2, ROUNDING2 = tl.constexpr(vectors.GUARD**2), tl.constexpr(lights.ROUNDING**2)
-INVERSE_TOP, FADE2 = tl.constexpr(1 / lights.TOP), tl.constexpr(constants.FADE**2)
+INVERSE_TOP, FADE2 = tl.constexpr(1 / lights.TOP), tl.constexpr(vectors.FADE**2)
 TURN2, NOWHERE2 = tl.constexpr(lights.TURN**2), tl.constexpr(lights.NOWHERE**2)
 FLATNESS, LEAST_SQUARE = tl.constexpr(vectors.FLATNESS), tl.constexpr(vectors.LEAST_SQUARE)
 SMALL2 = tl.constexpr(vectors.SMALL**2)
-LIGHT, FLAT = tl.constexpr(lights.LIGHT), tl.constexpr(constants.FLAT)
-FAR = tl.constexpr(constants.FAR_PIXELS)
+LIGHT, FLAT = tl.constexpr(lights.LIGHT), tl.constexpr(vectors.FLAT)
+FAR = tl.constexpr(vectors.FAR_PIXELS)
 
 
 @triton.constexpr_function

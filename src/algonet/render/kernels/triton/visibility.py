@@ -1,7 +1,7 @@
 """Which face each pixel's centre sees, on CUDA devices: `render/visibility.py` with a program for each face.
 
 A program walks its face's box in blocks and keeps the nearest of each pixel by an atomic minimum of 64 bits. Large faces are
-cut into tiles, which a second kernel draws. What follows the marker is the CPU's kernel's, too: `numba.edges.translated`.
+cut into tiles, which a second launch draws. What follows the marker is the CPU's kernel's, too: `numba.tiles.translated`.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -48,9 +48,10 @@ def _launches(items: int, vertices: int, count: int, settings: VisibilitySetting
     both: dict[str, Any] = {
         "count": count, "vertices": vertices, "height": settings.height, "width": settings.width, "places": PLACES,
         "PERSPECTIVE": settings.perspective, "TWO_SIDED": settings.two_sided, "TILE": TILE,
+        "fused": False,
     }  # fmt: skip
-    faces = Launch(faces_kernel, items * count, warps=SMALL[1], fused=False, **both, BLOCK=SMALL[0])
-    return faces, Launch(tiles_kernel, PROGRAMS, warps=LARGE[1], fused=False, **both, BLOCK=LARGE[0])
+    faces = Launch(draw_kernel, items * count, warps=SMALL[1], **both, TILES=False, BLOCK=SMALL[0])
+    return faces, Launch(draw_kernel, PROGRAMS, warps=LARGE[1], **both, TILES=True, BLOCK=LARGE[0])
 
 
 @triton.jit
@@ -110,30 +111,26 @@ def draw_face(
 
 
 @kernel
-def faces_kernel(
+def draw_kernel(
     points, near, faces, nearest, jobs, count, vertices, height, width, places,
-    PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    program = tl.program_id(0)
-    draw_face(
-        points, near, faces, nearest, jobs, program // count, program % count, -1, count, vertices, height, width, places,
-        PERSPECTIVE, TWO_SIDED, TILE, BLOCK,
-    )  # fmt: skip
-
-
-@kernel
-def tiles_kernel(
-    points, near, faces, nearest, jobs, count, vertices, height, width, places,
-    PERSPECTIVE: tl.constexpr, TWO_SIDED: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    for i in range(tl.program_id(0), tl.minimum(tl.load(jobs), places), tl.num_programs(0)):
-        job = jobs + 1 + i * 3
-        face = tl.load(job + 1)
-        if face >= 0:
-            draw_face(
-                points, near, faces, nearest, jobs, tl.load(job), face, tl.load(job + 2), count, vertices, height, width,
-                places, PERSPECTIVE, TWO_SIDED, TILE, BLOCK,
-            )  # fmt: skip
+    """A program for each face; TILES: programs that share the tiles."""
+    if TILES:
+        for i in range(tl.program_id(0), tl.minimum(tl.load(jobs), places), tl.num_programs(0)):
+            job = jobs + 1 + i * 3
+            face = tl.load(job + 1)
+            if face >= 0:
+                draw_face(
+                    points, near, faces, nearest, jobs, tl.load(job), face, tl.load(job + 2), count, vertices, height, width,
+                    places, PERSPECTIVE, TWO_SIDED, TILE, BLOCK,
+                )  # fmt: skip
+    else:
+        program = tl.program_id(0)
+        draw_face(
+            points, near, faces, nearest, jobs, program // count, program % count, -1, count, vertices, height, width, places,
+            PERSPECTIVE, TWO_SIDED, TILE, BLOCK,
+        )  # fmt: skip
 
 
 RasterizePlan = plan_from(rasterize_forward, None)
