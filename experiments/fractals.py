@@ -6,6 +6,11 @@ mean squared error of the best of 100 random sequences, which is what its publis
 sequence. Ours trains all pictures side by side: `chaos_game` for the points, `smooth_raster` with Gaussians of the
 same width for the picture, and the protocol's own picture in the last 30 % of the steps.
 
+Maps are chosen with probabilities in proportion to their areas, and a gradient through the points alone takes the choices
+as they fell. Here each point also carries a weight of 1 whose derivative is that of its last choice's relative probability,
+so that maps learn how often they should be chosen; pictures and errors are the protocol's as before. Rates, noise and
+how many choices carry such a weight were chosen on 20 of MNIST's training pictures; those of the table are test pictures.
+
 Run: python -m experiments.fractals --data FOLDER [--pictures 100] [--steps 1500]
 """
 
@@ -18,8 +23,7 @@ import torch
 from torch import Tensor
 
 from algonet import chaos_game, smooth_raster
-from algonet.ifs import Poisson, contraction, draw_choices
-from algonet.ifs.maps import area_weights
+from algonet.ifs import Poisson, area_weights, contraction, draw_choices
 from experiments.harness import MNIST, Checkpoint, Row, arguments, cosine, mnist, record
 
 SIZE, MAPS, POINTS, HALF = 32, 10, 300, 5.0
@@ -29,6 +33,7 @@ RERUN = (
     "0.0214: the published code with ten maps and 1,000 steps, run again by the authors of a later comparison on 50 MNIST "
     "pictures (minimum over 100 sequences; about 100 to 160 s a picture on an RTX 3090)"
 )
+HYBRID = "0.0190: a later hybrid of the same source as 0.0214, on 50 MNIST pictures; quoted from a summary"
 
 
 def targets(folder, count: int) -> Tensor:
@@ -49,30 +54,34 @@ def start(count: int, generator: torch.Generator) -> Tensor:
     return torch.stack([offset[..., 0], cos - 1, -sin, offset[..., 1], sin, cos - 1], -1)
 
 
-def points(parameters: Tensor, sequences: int, generator: torch.Generator) -> Tensor:
-    """(pictures, sequences, POINTS, 2): single chains from the origin, maps chosen by their areas."""
-    weights = area_weights(parameters.detach())
-    choices = draw_choices(weights.unsqueeze(1).expand(-1, sequences, -1), 1, POINTS, generator)
+def points(parameters: Tensor, sequences: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Points (pictures, sequences, POINTS, 2) of single chains from the origin, maps chosen by their areas; and their weights.
+
+    A weight is 1. Its derivative is that of the probability of the choice that led to the point, relative to that probability:
+    maps that draw what is wanted learn to be chosen more often. (Earlier choices add more noise than they tell.)
+    """
+    weights = area_weights(parameters)
+    choices = draw_choices(weights.detach().unsqueeze(1).expand(-1, sequences, -1), 1, POINTS, generator)
     every = parameters.unsqueeze(1).expand(-1, sequences, -1, -1)
-    return chaos_game(every, choices)
+    change = (weights / weights.detach()).unsqueeze(1).expand(-1, sequences, -1)
+    return chaos_game(every, choices), change.gather(-1, choices.squeeze(-2))
 
 
-def soft_picture(cloud: Tensor) -> Tensor:
+def soft_picture(cloud: Tensor, weights: Tensor) -> Tensor:
     """Ours: 1 - exp(-sum) of Gaussians, smooth everywhere."""
     # Pixel i of the protocol is centred at i / (SIZE - 1) of the square
     margin = HALF / (SIZE - 1)
     extent = (-HALF - margin, HALF + margin, -HALF - margin, HALF + margin)
-    weights = cloud.new_full(cloud.shape[:-1], HEIGHT)
-    return smooth_raster(cloud, (SIZE, SIZE), sigma=WIDTH, extent=extent, aggregate=Poisson(), weights=weights)
+    return smooth_raster(cloud, (SIZE, SIZE), sigma=WIDTH, extent=extent, aggregate=Poisson(), weights=HEIGHT * weights)
 
 
-def protocol_picture(cloud: Tensor) -> Tensor:
+def protocol_picture(cloud: Tensor, weights: Tensor) -> Tensor:
     """The protocol's: a clamped sum of exp(-d^2), rows from the top."""
     place = ((cloud + HALF) / (2 * HALF)).clamp(0, 1) * (SIZE - 1)
     pixels = torch.arange(SIZE, dtype=cloud.dtype, device=cloud.device)
     across = torch.exp(-((place[..., 0:1] - pixels) ** 2))
     along = torch.exp(-((place[..., 1:2] - pixels.flip(0)) ** 2))
-    return (along.mT @ across).clamp(0, 1)
+    return ((along * weights.unsqueeze(-1)).mT @ across).clamp(0, 1)
 
 
 def fit(wanted: Tensor, steps: int, sequences: int, seed: int, checkpoint: Checkpoint) -> Tensor:
@@ -90,9 +99,9 @@ def fit(wanted: Tensor, steps: int, sequences: int, seed: int, checkpoint: Check
         optimizer.param_groups[0]["lr"] = 0.05 * cosine(step / steps)
         if step % 10 == 0 and step < 0.6 * steps:  # noise, as the protocol adds, shakes maps out of corners
             with torch.no_grad():
-                raw += 0.05 * torch.randn(raw.shape, generator=generator, device=raw.device)
+                raw += 0.02 * torch.randn(raw.shape, generator=generator, device=raw.device)
         cloud = points(contraction(raw), sequences, generator)
-        drawn = soft_picture(cloud) if step < 0.7 * steps else protocol_picture(cloud)
+        drawn = soft_picture(*cloud) if step < 0.7 * steps else protocol_picture(*cloud)
         loss = (drawn - wanted.unsqueeze(1)).square().mean((1, 2, 3)).sum()
         optimizer.zero_grad()
         loss.backward()
@@ -111,8 +120,12 @@ def fit(wanted: Tensor, steps: int, sequences: int, seed: int, checkpoint: Check
 @torch.no_grad()
 def errors(parameters: Tensor, wanted: Tensor, sequences: int) -> tuple[float, float]:
     """(best, average) over sequences of the protocol's mean squared error, averaged over the pictures."""
-    drawn = protocol_picture(points(parameters, sequences, torch.Generator(wanted.device).manual_seed(99)))
-    each = (drawn - wanted.unsqueeze(1)).square().mean((2, 3))
+    generator, found = torch.Generator(wanted.device).manual_seed(99), []
+    # All of them at once would take gigabytes
+    for maps, pictures in zip(parameters.split(10), wanted.split(10), strict=True):
+        drawn = protocol_picture(*points(maps, sequences, generator))
+        found.append((drawn - pictures.unsqueeze(1)).square().mean((2, 3)))
+    each = torch.cat(found)
     return float(each.amin(1).mean()), float(each.mean())
 
 
@@ -124,7 +137,7 @@ def main() -> None:
         devices=True,
         pictures=100,
         steps=1500,
-        sequences=16,
+        sequences=4,
         seed=0,
     )
     if options.quick:
@@ -143,6 +156,7 @@ def main() -> None:
             Row(name, average, "difference", "MSE, average sequence"),
             Row(name, seconds, "s", "all pictures"),
             Row(name, 0.0214, "difference", "MSE, best of 100 sequences", "Tu et al., run again", RERUN),
+            Row(name, 0.0190, "difference", "MSE, best of 100 sequences", "a later hybrid", HYBRID),
         ],
         options,
     )

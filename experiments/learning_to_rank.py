@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from algonet import ranking
-from algonet.relax import Logistic
+from algonet.relax import Laplace
 from algonet.sorting import Bitonic
 from experiments.harness import Row, arguments, record, spread_of
 
@@ -42,7 +42,7 @@ def losses() -> dict[str, Loss]:
     return {
         "ndcg_loss": gains(ranking.ndcg_loss),
         "ndcg_loss, k = 10": gains(ranking.ndcg_loss, k=10),
-        "ndcg_loss, Logistic": gains(ranking.ndcg_loss, relax=Logistic(10.0)),
+        "ndcg_loss, Laplace": gains(ranking.ndcg_loss, relax=Laplace(10.0)),
         "ndcg_loss, Bitonic": gains(ranking.ndcg_loss, method=Bitonic()),
         "average_precision_loss": binary(ranking.average_precision_loss),
         "recall_at_k_loss, k = 10": binary(functools.partial(ranking.recall_at_k_loss, k=10)),
@@ -50,6 +50,7 @@ def losses() -> dict[str, Loss]:
         "spearman_loss": ranking.spearman_loss,
         "kendall_loss": ranking.kendall_loss,
         "pairwise_hinge_loss": ranking.pairwise_hinge_loss,
+        "list_mle_loss": ranking.list_mle_loss,
         "ListNet": lambda scores, grade: -(grade.softmax(-1) * scores.log_softmax(-1)).sum(-1).mean(),
         "squared error": lambda scores, grade: (scores - grade).square().mean(),
     }

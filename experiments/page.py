@@ -15,7 +15,9 @@ NOTES = HERE / "notes.md"
 #: Sections in reading order, and their titles; others come after these by name.
 TITLES = {
     "sort_digits": "Sorting supervision: four-digit MNIST",
+    "sort_small": "Sorting supervision in small: Newton losses",
     "topk": "Top-k supervision",
+    "topk_small": "Top-k supervision on other digits",
     "learning_to_rank": "Learning to rank",
     "routing": "Routing to experts",
     "shortest_paths": "Shortest paths through learned costs",

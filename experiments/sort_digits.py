@@ -21,8 +21,10 @@ Run: python -m experiments.sort_digits --data FOLDER [--n 3 5 ...] [--steps 1000
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -33,13 +35,14 @@ from algonet.relax import Sigmoid
 from algonet.sorting import Method, SmoothedCDF
 from experiments.harness import MNIST, Checkpoint, Repeated, Row, arguments, mnist, record, save, spread_of
 
-DIGITS = 4
-#: Sets of the published protocol's step, and test sets that accuracies are measured on.
-BATCH, TESTED = 100, 10_000
+#: Sets of the published protocol's step.
+BATCH = 100
 #: Steepness of the sigmoid; scores are learned, so it only sets their scale.
 STEEPNESS = 10.0
-#: Adam's rate, pictures that validate, and steps between looks at them.
-RATE, VALIDATING, LOOKS = 10**-3.5, 5_000, 1_000
+#: Tikhonov's strengths. The Hessian's eigenvalues reach down to -1.4 (sets of 5 scores of deviation 1), and the sum must not.
+HESSIAN, FISHER = 2.0, 0.1
+#: Pictures that validate, and steps between looks at them.
+VALIDATING, LOOKS = 5_000, 1_000
 
 NEURALSORT = (
     "Grover et al., Stochastic Optimization of Sorting Networks via Continuous Relaxations (ICLR 2019, table 1, "
@@ -72,21 +75,54 @@ PUBLISHED = (
     (15, "error-free swap functions", 34.7, None, KIM),
 )
 
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is read, by which network, at which rate, on how many test sets, and what others published for it.
+
+    The defaults are the published protocol's.
+    """
+
+    digits: int = 4
+    halved: bool = False
+    channels: tuple[int, int] = (32, 64)
+    rate: float = 10**-3.5
+    tested: int = 10_000
+    published: tuple[tuple[int, str, float, float | None, str], ...] = PUBLISHED
+
+    def data(self, folder: Path | None, device: str) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Pictures and labels to train with, and unseen ones."""
+        both = (mnist(folder, train) for train in (True, False))
+        return tuple((self._sized(pictures).to(device), labels.to(device)) for pictures, labels in both)
+
+    def _sized(self, pictures: Tensor) -> Tensor:
+        return nn.functional.avg_pool2d(pictures, 2) if self.halved else pictures
+
+    def scorer(self) -> nn.Module:
+        """Picture -> score: the network that the literature trains (pooling before the ReLU gives the same, in less time)."""
+        (a, b), side = self.channels, 14 if self.halved else 28
+        return nn.Sequential(
+            FirstConvolution(1, a, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Conv2d(a, b, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
+            nn.Flatten(), nn.Linear(b * (side // 4) * (self.digits * side // 4), 64), nn.ReLU(), nn.Linear(64, 1),
+        )  # fmt: skip
+
+
 #: Scores and values (batch, n) -> one number to make small.
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Numbers:
-    """Sets of n different four-digit numbers, drawn on the device without a synchronisation."""
+    """Sets of n different numbers of some digits, drawn on the device without a synchronisation."""
 
-    def __init__(self, pictures: Tensor, labels: Tensor, n: int):
-        self.pictures, self.labels, self.n = pictures, labels, n
-        self.powers = 10 ** torch.arange(DIGITS - 1, -1, -1, device=labels.device)
+    def __init__(self, pictures: Tensor, labels: Tensor, n: int, digits: int):
+        self.pictures, self.labels, self.n, self.digits = pictures, labels, n, digits
+        self.powers = 10 ** torch.arange(digits - 1, -1, -1, device=labels.device)
 
     def draw(self, batch: int) -> tuple[Tensor, Tensor]:
-        """(pictures (batch * n, 1, 28, 112), values (batch, n))."""
+        """(pictures (batch * n, 1, height, digits * width), values (batch, n))."""
         # Twice as many as needed, so that equal numbers can be passed over
-        chosen = torch.randint(len(self.labels), (batch, 2 * self.n, DIGITS), device=self.labels.device)
+        chosen = torch.randint(len(self.labels), (batch, 2 * self.n, self.digits), device=self.labels.device)
         values = (self.labels[chosen] * self.powers).sum(-1)
         # A number is passed over if an equal one stands before it: its twin in sorted order came first
         ranked, order = values.sort(dim=-1, stable=True)
@@ -94,7 +130,7 @@ class Numbers:
         again[:, 1:] = ranked[:, 1:] == ranked[:, :-1]
         twins = torch.zeros_like(again).scatter(1, order, again)
         first = torch.argsort(twins.to(torch.int8), dim=-1, stable=True)[:, : self.n]
-        chosen = torch.gather(chosen, 1, first.unsqueeze(-1).expand(-1, -1, DIGITS)).flatten(0, 1)
+        chosen = torch.gather(chosen, 1, first.unsqueeze(-1).expand(-1, -1, self.digits)).flatten(0, 1)
         return torch.cat(self.pictures[chosen].unbind(1), -1).unsqueeze(1), torch.gather(values, 1, first)
 
 
@@ -128,15 +164,6 @@ class FirstConvolution(nn.Conv2d):
         return found.reshape(batch, height, width, self.out_channels).permute(0, 3, 1, 2)
 
 
-def scorer() -> nn.Module:
-    """Picture -> score: the network that the literature trains (pooling before the ReLU gives the same, in less time)."""
-    return nn.Sequential(
-        FirstConvolution(1, 32, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Conv2d(32, 64, 5, padding=2), nn.MaxPool2d(2), nn.ReLU(),
-        nn.Flatten(), nn.Linear(64 * 7 * 28, 64), nn.ReLU(), nn.Linear(64, 1),
-    )  # fmt: skip
-
-
 def entries(permutation: Tensor, values: Tensor) -> Tensor:
     """The mean binary cross-entropy of the n^2 entries with the right permutation's."""
     right = nn.functional.one_hot(values.argsort(-1), values.shape[-1]).to(permutation.dtype)
@@ -163,8 +190,8 @@ LOSSES: dict[str, Loss] = {
     "smoothed-cdf-cauchy": ours(SmoothedCDF(), Cauchy(STEEPNESS)),
     "odd-even": ours(OddEven(), Cauchy(STEEPNESS)),
     "bitonic": ours(Bitonic(), Cauchy(STEEPNESS)),
-    "newton": ranking.NewtonLoss(ours(SmoothedCDF(), Logistic(STEEPNESS)), tikhonov=0.1),
-    "fisher": ranking.NewtonLoss(ours(SmoothedCDF(), Logistic(STEEPNESS)), fisher=True, tikhonov=0.1),
+    "newton": ranking.NewtonLoss(ours(SmoothedCDF(), Logistic(STEEPNESS)), tikhonov=HESSIAN),
+    "fisher": ranking.NewtonLoss(ours(SmoothedCDF(), Logistic(STEEPNESS)), fisher=True, tikhonov=FISHER),
     "spearman_loss": ranking.spearman_loss,
     "kendall_loss": ranking.kendall_loss,
     "ndcg_loss": ndcg_of_places,
@@ -186,14 +213,22 @@ class Training:
     """One run; on a GPU the whole step is one CUDA graph."""
 
     def __init__(
-        self, loss: Loss, numbers: Numbers, validating: Numbers, steps: int, batch: int, seed: int, device: str
+        self,
+        loss: Loss,
+        protocol: Protocol,
+        numbers: Numbers,
+        validating: Numbers,
+        steps: int,
+        batch: int,
+        seed: int,
+        device: str,
     ):
         torch.manual_seed(seed)
-        self.network = scorer().to(device, memory_format=torch.channels_last)
+        self.network = protocol.scorer().to(device, memory_format=torch.channels_last)
         self.numbers, self.loss, self.steps, self.batch = numbers, loss, steps, batch
         self.device, self.done, self.validating = device, 0, validating
         self.best, self.best_score = self._weights(), -1.0
-        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=RATE, capturable=device != "cpu")
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=protocol.rate, capturable=device != "cpu")
         # Fused, pooling and its gradient take a third less
         self.trained = self.network if device == "cpu" else torch.compile(self.network)
         self.repeated = Repeated(self.step, device)
@@ -248,20 +283,21 @@ class Training:
         return float(torch.stack(exact).mean()), float(torch.stack(single).mean())
 
 
-def measure(n: int, name: str, loss: Loss, data: tuple, options) -> list[Row]:
+def measure(n: int, name: str, loss: Loss, protocol: Protocol, data: tuple, options: argparse.Namespace) -> list[Row]:
     """The rows of one n and loss, over all seeds."""
     (pictures, labels), (unseen, answers) = data
     began, exact, single, resumed = time.perf_counter(), [], [], False
     for seed in range(options.seeds):
         kept = max(1, len(labels) - VALIDATING) if len(labels) > VALIDATING else len(labels)
-        numbers = Numbers(pictures[:kept], labels[:kept], n)
-        validating = Numbers(pictures[-VALIDATING:], labels[-VALIDATING:], 5)
-        training = Training(loss, numbers, validating, options.steps, options.batch, seed, options.device)
+        numbers = Numbers(pictures[:kept], labels[:kept], n, protocol.digits)
+        validating = Numbers(pictures[-VALIDATING:], labels[-VALIDATING:], 5, protocol.digits)
+        training = Training(loss, protocol, numbers, validating, options.steps, options.batch, seed, options.device)
         checkpoint = Checkpoint(options.out, f"{name}-{n}-{seed}")
         resumed |= checkpoint.load() is not None
         training.run(checkpoint)
         torch.manual_seed(1000 + seed)
-        found = training.accuracy(Numbers(unseen, answers, n), 50 if options.quick else TESTED)
+        tested = Numbers(unseen, answers, n, protocol.digits)
+        found = training.accuracy(tested, 50 if options.quick else protocol.tested)
         exact.append(found[0])
         single.append(found[1])
         print(f"n = {n}, {name}, seed {seed}: {found[0]:.1%} exact, {found[1]:.1%} element-wise", flush=True)
@@ -280,9 +316,9 @@ def measure(n: int, name: str, loss: Loss, data: tuple, options) -> list[Row]:
     return rows
 
 
-def published(n: int) -> list[Row]:
+def published(n: int, protocol: Protocol) -> list[Row]:
     found = []
-    for count, by, exact, single, source in PUBLISHED:
+    for count, by, exact, single, source in protocol.published:
         if count == n:
             found.append(Row(f"n = {n}, {by}", exact, "score", "exact match, %", "published", source))
             if single is not None:
@@ -290,33 +326,45 @@ def published(n: int) -> list[Row]:
     return found
 
 
-def main() -> None:
+def run(
+    description: str | None, protocol: Protocol, n: tuple[int, ...], sorters: tuple[str, ...], **defaults: int
+) -> None:
+    """The command of a protocol: sets of `n` and losses `sorters`, unless the options say otherwise."""
     options = arguments(
-        __doc__,
+        description,
         data=MNIST,
         resumes=True,
         devices=True,
         choices={"sorters": [*LOSSES, "diffsort"]},
-        n=(3, 5, 7, 9, 15, 32),
-        steps=100_000,
-        batch=BATCH,
-        seeds=3,
-        sorters=("smoothed-cdf", "odd-even"),
+        n=n,
+        sorters=sorters,
+        **defaults,
     )
     if options.quick:
         options.n, options.steps, options.batch, options.seeds, options.sorters = [3], 2, 10, 1, list(LOSSES)
-    folder: Path | None = None if options.quick else options.data
-    data = tuple(tuple(t.to(options.device) for t in mnist(folder, train)) for train in (True, False))
+    data = protocol.data(None if options.quick else options.data, options.device)
     rows = []
-    for n in options.n:
-        rows += published(n)
-        known = LOSSES | peers(n, options.device)
+    for n_items in options.n:
+        rows += published(n_items, protocol)
+        known = LOSSES | peers(n_items, options.device)
         for name in options.sorters:
             if name not in known:
                 raise SystemExit(f"experiments: {name} is not installed.")
-            rows += measure(n, name, known[name], data, options)
+            rows += measure(n_items, name, known[name], protocol, data, options)
             save(options.json, rows, options)
     record(options.json, rows, options)
+
+
+def main() -> None:
+    run(
+        __doc__,
+        Protocol(),
+        n=(3, 5, 7, 9, 15, 32),
+        sorters=("smoothed-cdf", "odd-even"),
+        steps=100_000,
+        batch=BATCH,
+        seeds=3,
+    )
 
 
 if __name__ == "__main__":

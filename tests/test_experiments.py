@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch
 from PIL import Image
 
 from algonet import Logistic, OddEven
+from algonet.ifs import area_weights
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # experiments/ is not installed
@@ -139,6 +141,21 @@ def test_page_is_in_step_with_the_records():
     assert page.PAGE.read_text(encoding="utf-8") == page.markdown(), "run `python -m experiments --page`"
 
 
+@pytest.mark.parametrize("name", ["experiments", "benchmarks"])
+def test_links_to_sections_of_made_pages_lead_somewhere(name):
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    sections = {
+        re.sub(r"[^\w -]", "", t).strip().lower().replace(" ", "-") for t in re.findall(r"^#+ (.+)$", text, re.M)
+    }
+    links = {
+        (path.name, anchor)
+        for path in (ROOT / "docs").rglob("*.md")
+        for anchor in re.findall(rf"{name}\.md#([\w-]+)", path.read_text(encoding="utf-8"))
+    }
+    assert links
+    assert {(page, anchor) for page, anchor in links if anchor not in sections} == set()
+
+
 def test_records_belong_to_experiments():
     assert {path.stem for path in page.RESULTS.glob("*.json")} <= set(names())
 
@@ -148,8 +165,9 @@ def test_a_resumed_run_of_sorting_keeps_its_schedule(tmp_path):
     checkpoint = Checkpoint(tmp_path, "run")
 
     def training(steps: int) -> sort_digits.Training:
-        numbers = sort_digits.Numbers(pictures, labels, 3)
-        return sort_digits.Training(sort_digits.ours(OddEven(), Logistic(10.0)), numbers, numbers, steps, 2, 0, "cpu")
+        protocol, numbers = sort_digits.Protocol(), sort_digits.Numbers(pictures, labels, 3, 4)
+        loss = sort_digits.ours(OddEven(), Logistic(10.0))
+        return sort_digits.Training(loss, protocol, numbers, numbers, steps, 2, 0, "cpu")
 
     first = training(2)
     first.run(checkpoint)
@@ -195,6 +213,19 @@ def test_a_resumed_fit_of_fractals_is_the_same_fit(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fractals.fit(wanted, 4, 2, 0, Cut(tmp_path, "fit"))
     torch.testing.assert_close(fractals.fit(wanted, 4, 2, 0, Checkpoint(tmp_path, "fit")), whole)
+
+
+def test_fits_of_fractals_learn_how_often_maps_are_chosen():
+    # Small maps, whose points lie beside their offsets: 0 draws the left ones
+    small = torch.tensor([0.1, 0.2, 0.15], requires_grad=True)
+    offset, flat = torch.tensor([-3.0, 0.0, 3.0]), torch.zeros(3)
+    maps = torch.stack([offset, small - 1, flat, flat, flat, small - 1], -1)
+    cloud, weights = fractals.points(maps.unsqueeze(0), 100, torch.Generator().manual_seed(0))
+    assert (weights == 1).all()
+    share = (weights * (cloud[..., 0] < -1.5)).mean()
+    (found,) = torch.autograd.grad(share, small, retain_graph=True)
+    (expected,) = torch.autograd.grad(area_weights(maps)[0], small)
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0)
 
 
 def test_the_first_convolution_is_torchs():
