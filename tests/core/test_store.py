@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hmac
 import os
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def run(script: str = SCRIPT, **environment: str | None) -> subprocess.Completed
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    return {p.name: (p.stat().st_ino, p.read_bytes()) for p in folder.iterdir() if p.is_file()}
+    return {p.name: (p.stat().st_ino, p.read_bytes()) for p in folder.iterdir() if p.is_file() and p.name != store._KEY}
 
 
 def forget() -> None:
@@ -100,6 +101,14 @@ def test_machine_code_that_others_could_have_written_is_not_run(folder):
     (folder / "algonet_generated_b").write_bytes(ours.read_bytes())
     (folder / "algonet_generated_b").chmod(0o600)
     assert store.read_sealed("algonet_generated_b") is None, "the seal is of another name"
+    forged = hmac.digest(b"", b"algonet_generated_a\0bad", "sha256")  # all that is known without the key
+    ours.write_bytes(forged + b"bad")
+    assert store.read_sealed(ours.name) is None, "the seal needs the key"
+    store.write_sealed(ours.name, b"a")
+    (folder / store._KEY).chmod(0o644)
+    assert store.read_sealed(ours.name) is None, "a key that others can read is made anew, and seals by it with it"
+    store.write_sealed(ours.name, b"a")
+    assert store.read_sealed(ours.name) == b"a"
     ours.chmod(0o666)
     assert store.read_sealed(ours.name) is None
     assert not ours.exists()
@@ -260,7 +269,7 @@ def test_the_oldest_go_first(folder):
     assert store.read_sealed("algonet_generated_0") == bytes(1000)  # used just now
     assert store.prune(most=3500, now=True) == 3 * 1032
     assert sorted(p.name for p in folder.iterdir()) == [
-        "algonet_generated_0", "algonet_generated_4", "algonet_generated_5", "of the user.txt",
+        store._KEY, "algonet_generated_0", "algonet_generated_4", "algonet_generated_5", "of the user.txt",
     ]  # fmt: skip
     assert store.clear() == 3
     assert [p.name for p in folder.iterdir()] == ["of the user.txt"]

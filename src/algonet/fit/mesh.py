@@ -422,11 +422,11 @@ def _scales_within_masks(
     ]
 
 
-def _learned(light: Light) -> dict[str, Tensor]:
+def _learned(light: Any) -> dict[str, Tensor]:
     """The tensors of a light that are to be learned, by name."""
     values = {field.name: getattr(light, field.name) for field in dataclasses.fields(light)}
     return {name: value for name, value in values.items() if isinstance(value, Tensor) and value.requires_grad}
 
 
-def _mapped(light: Light, change: Callable[[Tensor], Tensor]) -> Light:
+def _mapped(light: Any, change: Callable[[Tensor], Tensor]) -> Light:
     return dataclasses.replace(light, **{name: change(value.detach()) for name, value in _learned(light).items()})

@@ -8,7 +8,7 @@ Files are written whole or not at all; a file that is not what it should be is w
 from __future__ import annotations
 
 import atexit
-import hashlib
+import hmac
 import os
 import shutil
 import stat
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ MOST_BYTES = 512 * 2**20
 _ROOTS = (0, 65534)
 #: Names of files that this library writes there; others are never touched.
 _PREFIX = "algonet_generated_"
+#: The file of the key that machine code is sealed with.
+_KEY = ".algonet_key"
 #: Permissions of a file that only its owner can read and write: code that others can write is not run.
 _OURS = stat.S_IFREG | 0o600
 _PRUNE_EVERY = 60.0
@@ -182,7 +185,7 @@ def read_sealed(name: str) -> bytes | None:
     try:
         sealed = _read_ours(path)
         seal, data = sealed[:32], sealed[32:]
-        if _seal(name, data) == seal:
+        if hmac.compare_digest(_seal(name, data), seal):
             os.utime(path)  # in use: not the next to go
             return data
     except FileNotFoundError:
@@ -209,8 +212,19 @@ def _read_ours(path: Path) -> bytes:
 
 
 def _seal(name: str, data: bytes) -> bytes:
-    """A checksum of a file's name and content, against damage: against others there are the file's owner and mode."""
-    return hashlib.sha256(name.encode() + b"\0" + data).digest()
+    """A checksum of a file's name and content that cannot be made without the folder's key."""
+    return hmac.digest(_key(cache_folder() / _KEY), name.encode() + b"\0" + data, "sha256")
+
+
+def _key(path: Path) -> bytes:
+    """The random number of the folder, which its owner alone can read; made anew where there is none to rely on."""
+    if path.exists():
+        if len(key := _read_ours(path)) == 32:
+            return key
+        path.unlink(missing_ok=True)
+    with suppress(FileExistsError):  # another process was faster
+        write_bytes(path, os.urandom(32), overwrite=False, private=True)
+    return _read_ours(path)
 
 
 def discard(name: str) -> None:
@@ -268,8 +282,8 @@ def prune(most: int | None = None, now: bool = False) -> int:
 def clear() -> int:
     """Remove every file of this library from the folder; returns how many there were."""
     found = entries()
-    for entry in found:
-        _delete(entry.path)
+    for path in (*(entry.path for entry in found), cache_folder() / _KEY):
+        _delete(path)
     return len(found)
 
 
