@@ -302,8 +302,9 @@ class NewtonLoss(nn.Module):
     - with `fisher=True` the mean of g g^T over the batch: one matrix, one solve, no second derivative.
 
     `loss` returns one number for each row, or their mean. `tikhonov` is in units of the curvature: large ones leave the
-    gradient's direction (the limit is g / tikhonov), small ones trust H. Where a loss is not convex, H is
-    indefinite, and `tikhonov` belongs above its most negative eigenvalue: 0.1 to 10 are usual. Gradients by anything but the scores, such as a learned steepness, are the plain
+    gradient's direction (the limit is g / tikhonov), small ones trust H. Where a loss is not convex, H is indefinite, and
+    `tikhonov` belongs above its most negative eigenvalue: 0.1 to 10 are usual. Gradients by anything but the scores, such as
+    a learned steepness, are the plain
     ones. Not twice differentiable.
 
     >>> loss = NewtonLoss(lambda x, y: (2 * (x - y) ** 2).sum(-1), tikhonov=0.0)
