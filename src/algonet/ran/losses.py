@@ -144,7 +144,9 @@ def ran_losses(
     for index, terms in chosen.items():
         total = paths.a.new_zeros((), dtype=torch.float32)
         if terms.real in logits:
-            accepted, rejected = functional.logsigmoid(logits[terms.real]), functional.logsigmoid(-logits[terms.fake])
+            accepted, rejected = logits[terms.real], -logits[terms.fake]
+            if index in LOSSES:
+                accepted, rejected = functional.logsigmoid(accepted), functional.logsigmoid(rejected)
             total = weights.adversarial * (accepted.mean() + rejected.mean())
         found[index] = sum((apart[pair] for pair in terms.alike), total)
     return found
