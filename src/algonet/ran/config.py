@@ -150,7 +150,6 @@ class TrainConfig(Table, table="train."):
     save_errors: Annotated[str, ("stop", "continue")] = "stop"
     log_every: Steps = 10
     pictures_every: Steps = 200
-    workers: Annotated[int, (0, 1024)] = 0
     accelerator: str = "auto"
     devices: Machines = 1
     nodes: Machines = 1
