@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from .losses import ALL_LOSSES, LOSSES, SAMPLES, WAY_BACK, LossWeights, Paths, distance, ran_losses
+from .config import LossWeights
+from .losses import ALL_LOSSES, LOSSES, SAMPLES, WAY_BACK, Paths, distance, ran_losses
 
 Batch = dict[str, Tensor]
 #: As the number of a loss: all of them, weighted and summed.
