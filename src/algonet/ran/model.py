@@ -46,8 +46,9 @@ class Prior:
         L6 = z(0, b3) - z(0, b')
         L7 = ||a2b(a3) - b3||_1 + ||Inv(R(a3)) - b3||_1
 
-    In L6, D, with its logits z, learns what B looks like before R finds anything, and a2b learns it from D. As D's slope is
-    bounded, L6 is a distance between samples and b' (Wasserstein's); with logarithms, a D that is sure would teach a2b nothing.
+    In L6, D learns what B looks like before R finds anything, and a2b learns it from D. z are D's logits: with logarithms, a D
+    that is sure would teach a2b nothing. D's slope must be bounded, as by spectral normalisation; L6 then is a distance between
+    samples and b' (Wasserstein's), and else grows without end.
     In L7, a2b and R learn the way back from samples. b' then teaches R and learns nothing of it: ||b'' - b'||_1 moves R alone,
     because a2b would otherwise learn the template that R begins from."""
 
