@@ -28,12 +28,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", action="store_true", help="make docs/experiments.md again")
     parser.add_argument(
-        "--join", nargs="+", metavar=("NAME", "FILE"), help="make the record of NAME from the JSON files of its parts"
+        "--join",
+        nargs="+",
+        metavar=("NAME", "FILE"),
+        help="make the record of NAME (or NAME_cpu) from the JSON files of its parts",
     )
     options = parser.parse_args()
     if options.join:
         name, *files = options.join
-        if name not in names() or not files:
+        if name.removesuffix("_cpu") not in names() or not files:
             parser.error(f"--join takes one of {', '.join(names())} and JSON files, got {' '.join(options.join)}")
         content = harness.join([json.loads(Path(file).read_text(encoding="utf-8")) for file in files])
         write_text(page.RESULTS / f"{name}.json", json.dumps(content, indent=1) + "\n")

@@ -37,19 +37,25 @@ the text above the table says how. Rows in which others are better stay.
 """
 
 
+def stem_of(record: Path) -> str:
+    """The experiment of a record: NAME.json, or NAME_cpu.json where the first is of a card."""
+    return record.stem.removesuffix("_cpu")
+
+
 def markdown(results: Path = RESULTS) -> str:
     """The whole page."""
     parts = [INTRO]
-    stems = {path.stem for path in results.glob("*.json")}
+    stems = {stem_of(path) for path in results.glob("*.json")}
     for stem in [*(s for s in TITLES if s in stems), *sorted(stems - set(TITLES))]:
-        content = json.loads((results / f"{stem}.json").read_text(encoding="utf-8"))
-        machine = content["machine"]
-        place = machine["gpu"] if machine["gpu"] != "none" else machine["cpu"]
-        said = ", ".join(
-            f"{k} {' '.join(map(str, v)) if isinstance(v, list) else v}"
-            for k, v in content.get("options", {}).items()
-            if v is not False
-        )
         parts += [f"## {TITLES.get(stem, stem.replace('_', ' '))}\n", about(HERE / f"{stem}.py")]
-        parts += [f"On {place}; options: {said}.\n" if said else f"On {place}.\n", *tables(results / f"{stem}.json")]
+        for path in filter(Path.exists, (results / f"{stem}.json", results / f"{stem}_cpu.json")):
+            content = json.loads(path.read_text(encoding="utf-8"))
+            machine = content["machine"]
+            place = machine["gpu"] if machine["gpu"] != "none" else machine["cpu"]
+            said = ", ".join(
+                f"{k} {' '.join(map(str, v)) if isinstance(v, list) else v}"
+                for k, v in content.get("options", {}).items()
+                if v is not False
+            )
+            parts += [f"On {place}; options: {said}.\n" if said else f"On {place}.\n", *tables(path)]
     return "\n".join([*parts, NOTES.read_text(encoding="utf-8")])

@@ -157,7 +157,7 @@ def test_links_to_sections_of_made_pages_lead_somewhere(name):
 
 
 def test_records_belong_to_experiments():
-    assert {path.stem for path in page.RESULTS.glob("*.json")} <= set(names())
+    assert {page.stem_of(path) for path in page.RESULTS.glob("*.json")} <= set(names())
 
 
 def test_a_resumed_run_of_sorting_keeps_its_schedule(tmp_path):

@@ -78,9 +78,9 @@ def test_weights_of_the_parts():
     assert float(ran_loss(1, paths, undecided)) == pytest.approx(logs + norm)
     assert float(ran_loss(1, paths, undecided, LossWeights(adversarial=0.5))) == pytest.approx(logs / 2 + norm)
     assert float(ran_loss(1, paths, undecided, LossWeights(l1=3.0, adversarial=0))) == pytest.approx(3 * norm / 16)
-    with pytest.raises(ValueError, match="five weights in"):
+    with pytest.raises(ValueError, match=r"`LossWeights\.alpha\[4\]` must be between 0\.0 and 1\.0, got 2"):
         LossWeights(alpha=(1, 1, 1, 1, 2))
-    with pytest.raises(ValueError, match="five weights"):
+    with pytest.raises(ValueError, match=r"`LossWeights\.alpha` must be a list of 5, got 0\.5"):
         LossWeights(alpha=0.5)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="numbered 1 to 5"):
         ran_loss(6, paths, undecided)
@@ -185,14 +185,11 @@ def test_a_prior_is_two_losses_that_can_be_left_out():
     a, b3 = data["a"], model.inverse(draw(4))
     a3, none = model.b2a(b3), torch.zeros_like(data["a"])
 
-    def judged(b, sign):
-        return float(torch.nn.functional.logsigmoid(sign * model.discriminator(none, b)).mean().detach())
-
-    logs = judged(b3, 1) + judged(model.a2b(a), -1)
+    judged = float((model.discriminator(none, b3) - model.discriminator(none, model.a2b(a))).mean().detach())
     back = (model.a2b(a3) - b3).abs().mean() + (model.inverse(model.reconstructor(a3)) - b3).abs().mean()
-    assert float(model(data, "a2b", 6).detach()) == pytest.approx(2 * logs, rel=1e-4)
+    assert float(model(data, "a2b", 6).detach()) == pytest.approx(2 * judged, rel=1e-4)
     assert float(model(data, "a2b", 7).detach()) == pytest.approx(3 * float(back.detach()), rel=1e-4)
-    assert float(model(data, "discriminator", 6).detach()) == pytest.approx(-2 * logs, rel=1e-4)
+    assert float(model(data, "discriminator", 6).detach()) == pytest.approx(-2 * judged, rel=1e-4)
     # b' teaches R and is not taught by it: without D nothing of the first loss reaches a2b
     model = toy(prior=Prior(draw), weights=LossWeights(l1=1.0, adversarial=0.0))
     with model.training_only("a2b"):

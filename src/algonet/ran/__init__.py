@@ -2,8 +2,8 @@
 
 from . import networks
 from .build import build_data, build_model, build_trainer, load_model
-from .config import RunConfig, TrainConfig, load_config
-from .losses import LossWeights, Paths, ran_loss
+from .config import LossWeights, RunConfig, TrainConfig, load_config
+from .losses import Paths, ran_loss
 from .model import RAN, Prior
 from .problems.fractal import IFSInverse
 from .problems.mesh import RenderInverse

@@ -18,7 +18,6 @@ from algonet.render.coverage import NAMED as COVERAGES
 from .data import STYLES
 from .data.shapes import KINDS
 from .data.utterances import TASKS
-from .losses import LossWeights
 
 #: Kind -> module of `problems` and class.
 PROBLEMS = {
@@ -99,16 +98,32 @@ class ModelConfig(Table, table="model."):
 
 
 @dataclass(frozen=True)
-class LossConfig(Table, table="loss."):
-    """See `LossWeights`; `l1 = 0` in the file leaves the L1 terms out, `printed_norm = true` takes the sum over elements.
-    `laplacian`, `flatten`, `colour`: of the parts of L_reg for meshes, `undecided`, `unbalanced` of that for speech;
-    `label_weight`: of the labelled items of "weak"; `samples`, `way_back`: of the two losses of `model.Prior`, 0 for none."""
+class LossWeights(Table, table="LossWeights."):
+    """The weights of the objective sum_i alpha_i L_i + L_reg and, inside each L_i, of its parts.
+
+    `alpha`: one weight in [0, 1] per loss; 0 leaves it out. `adversarial`: of the two logarithms. `l1`: of the *mean*
+    absolute difference per element; None takes the norm as printed, the sum over all elements. `regular`: of L_reg.
+    """
 
     alpha: tuple[Share, Share, Share, Share, Share] = (1.0, 1.0, 1.0, 1.0, 1.0)
     adversarial: Weight = 1.0
-    l1: Weight = 10.0
-    printed_norm: bool = False
+    l1: Weight | None = None
     regular: Weight = 1.0
+
+    @property
+    def active(self) -> tuple[int, ...]:
+        """The numbers of the losses that count."""
+        return tuple(i for i, weight in enumerate(self.alpha, 1) if weight)
+
+
+@dataclass(frozen=True)
+class LossConfig(LossWeights, table="loss."):
+    """See `LossWeights`; in a file `l1 = 0` leaves the L1 terms out, `printed_norm = true` takes the sum over elements.
+    `laplacian`, `flatten`, `colour`: of the parts of L_reg for meshes, `undecided`, `unbalanced` of that for speech;
+    `label_weight`: of the labelled items of "weak"; `samples`, `way_back`: of the two losses of `model.Prior`, 0 for none."""
+
+    l1: Weight | None = 10.0
+    printed_norm: bool = False
     laplacian: Weight = 300.0
     flatten: Weight = 0.3
     colour: Weight = 1.0
@@ -120,7 +135,7 @@ class LossConfig(Table, table="loss."):
     separately: bool = True
 
     def weights(self) -> LossWeights:
-        return LossWeights(self.alpha, self.adversarial, None if self.printed_norm else self.l1, self.regular)
+        return dataclasses.replace(self, l1=None) if self.printed_norm else self
 
 
 @dataclass(frozen=True)
@@ -150,7 +165,6 @@ class TrainConfig(Table, table="train."):
     save_errors: Annotated[str, ("stop", "continue")] = "stop"
     log_every: Steps = 10
     pictures_every: Steps = 200
-    workers: Annotated[int, (0, 1024)] = 0
     accelerator: str = "auto"
     devices: Machines = 1
     nodes: Machines = 1
@@ -226,6 +240,8 @@ def from_dict(table: dict[str, Any], kind: Any = RunConfig) -> Any:
 
 def _checked(hint: Any, value: Any, name: str) -> Any:
     """`value` as `hint` wants it, or an error that says what is wanted of `name`."""
+    if type(None) in get_args(hint):
+        return None if value is None else _checked(get_args(hint)[0], value, name)
     if get_origin(hint) is Annotated:
         kind, allowed = get_args(hint)
         value = _checked(kind, value, name)

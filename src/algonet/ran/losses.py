@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from .config import LossWeights
 
 Discriminator = Callable[[Tensor, Tensor], Tensor]
 
@@ -65,34 +66,6 @@ ALL_LOSSES = {
 }
 
 
-@dataclass(frozen=True)
-class LossWeights:
-    """The weights of the objective sum_i alpha_i L_i + L_reg and, inside each L_i, of its parts.
-
-    `alpha`: one weight in [0, 1] per loss; 0 leaves it out. `adversarial`: of the two logarithms. `l1`: of the *mean*
-    absolute difference per element; None takes the norm as printed, the sum over all elements. `regular`: of L_reg.
-    """
-
-    alpha: tuple[float, float, float, float, float] = (1.0, 1.0, 1.0, 1.0, 1.0)
-    adversarial: float = 1.0
-    l1: float | None = None
-    regular: float = 1.0
-
-    def __post_init__(self):
-        listed = isinstance(self.alpha, (tuple, list)) and len(self.alpha) == len(LOSSES)
-        if not listed or not all(0 <= w <= 1 for w in self.alpha):
-            raise ValueError(f"LossWeights: `alpha` must be five weights in [0, 1], got {self.alpha!r}.")
-        for name in ("adversarial", "l1", "regular"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < float("inf"):
-                raise ValueError(f"LossWeights: `{name}` must be a finite number from 0 on, got {value!r}.")
-
-    @property
-    def active(self) -> tuple[int, ...]:
-        """The numbers of the losses that count."""
-        return tuple(i for i, weight in zip(LOSSES, self.alpha, strict=True) if weight > 0)
-
-
 def distance(x: Tensor, y: Tensor, weight: float | None) -> Tensor:
     """E ||x - y||_1 over the items: the norm as printed for weight None, else weight times the mean per element."""
     if x.shape != y.shape:
@@ -144,7 +117,9 @@ def ran_losses(
     for index, terms in chosen.items():
         total = paths.a.new_zeros((), dtype=torch.float32)
         if terms.real in logits:
-            accepted, rejected = functional.logsigmoid(logits[terms.real]), functional.logsigmoid(-logits[terms.fake])
+            accepted, rejected = logits[terms.real], -logits[terms.fake]
+            if index in LOSSES:
+                accepted, rejected = functional.logsigmoid(accepted), functional.logsigmoid(rejected)
             total = weights.adversarial * (accepted.mean() + rejected.mean())
         found[index] = sum((apart[pair] for pair in terms.alike), total)
     return found

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from .losses import ALL_LOSSES, LOSSES, SAMPLES, WAY_BACK, LossWeights, Paths, distance, ran_losses
+from .config import LossWeights
+from .losses import ALL_LOSSES, LOSSES, SAMPLES, WAY_BACK, Paths, distance, ran_losses
 
 Batch = dict[str, Tensor]
 #: As the number of a loss: all of them, weighted and summed.
@@ -42,12 +43,14 @@ class Prior:
 
     With b3 = Inv(draw) and a3 = b2a(b3), a RAN has two more losses, of the weights `judged` and `back`:
 
-        L6 = log D(0, b3) + log(1 - D(0, b'))
+        L6 = z(0, b3) - z(0, b')
         L7 = ||a2b(a3) - b3||_1 + ||Inv(R(a3)) - b3||_1
 
-    In L6, D learns what B looks like before R finds anything, and a2b learns it from D; in L7, a2b and R learn the way back
-    from samples. b' then teaches R and learns nothing of it: ||b'' - b'||_1 moves R alone, because a2b would otherwise learn
-    the template that R begins from."""
+    In L6, D learns what B looks like before R finds anything, and a2b learns it from D. z are D's logits: with logarithms, a D
+    that is sure would teach a2b nothing. D's slope must be bounded, as by spectral normalisation; L6 then is a distance between
+    samples and b' (Wasserstein's), and else grows without end.
+    In L7, a2b and R learn the way back from samples. b' then teaches R and learns nothing of it: ||b'' - b'||_1 moves R alone,
+    because a2b would otherwise learn the template that R begins from."""
 
     draw: Callable[[int], Any]
     judged: float = 1.0

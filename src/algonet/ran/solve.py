@@ -12,9 +12,8 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from .config import METHODS, TrainConfig
+from .config import METHODS, LossWeights, TrainConfig
 from .data import CachedItems
-from .losses import LossWeights
 from .model import RAN, Direct, Prior, Truth
 from .networks import Encoder, PairDiscriminator, Repaint, UNet, near_zero
 from .trainer import History, RANTrainer

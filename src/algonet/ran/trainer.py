@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, default_collate
+from torch.utils.data import Dataset, default_collate
 
 from algonet.core.extras import require
 from algonet.core.files import write_bytes, write_text
@@ -50,21 +50,6 @@ class LostProcessError(RuntimeError):
 
 class CheckpointError(OSError):
     """A checkpoint could not be written; the last whole one is as it was."""
-
-
-class _Batches(Dataset):
-    """The batches of a data set by step and indices; what is drawn for one is a function of the step."""
-
-    def __init__(self, data: Any, names: tuple[str, ...], seed: tuple[int, ...]):
-        self.data, self.names, self.seed = data, names, seed
-
-    def __getitem__(self, at: tuple[int, list[int]]) -> Batch:
-        step, indices = at
-        seed_random(*self.seed, step)
-        if hasattr(self.data, "batch"):
-            return self.data.batch(indices, self.names)
-        found = default_collate([self.data[index] for index in indices])
-        return {name: found[name] for name in self.names}
 
 
 class RANTrainer:
@@ -255,20 +240,17 @@ class RANTrainer:
             self._logger = self._open_log()
 
     def _batches(self, total: int) -> Iterator[Batch]:
-        rank = self.fabric.global_rank
-        batches = order(
-            len(self.data), self.settings.batch, self.seed, self.step, total,  # pyright: ignore[reportArgumentType]
-            rank, self.fabric.world_size,
-        )  # fmt: skip
-        loader = DataLoader(
-            _Batches(self.data, self.model.sees, (self.seed, rank)),
-            batch_size=None,
-            sampler=enumerate(batches, self.step),
-            num_workers=0 if hasattr(self.data, "batch") else self.settings.workers,
-            # One of its own: making an iterator must not advance the global one, or resuming would
-            generator=torch.Generator(),
-        )
-        return iter(loader)
+        """The batches of this process; what is drawn for one is a function of the step."""
+        rank, names, data = self.fabric.global_rank, self.model.sees, self.data
+        count: int = len(data)  # pyright: ignore[reportArgumentType]
+        chosen = order(count, self.settings.batch, self.seed, self.step, total, rank, self.fabric.world_size)
+        for step, indices in enumerate(chosen, self.step):
+            seed_random(self.seed, rank, step)
+            if hasattr(data, "batch"):
+                yield data.batch(indices, names)  # pyright: ignore[reportAttributeAccessIssue]
+            else:
+                items = default_collate([data[index] for index in indices])
+                yield {name: items[name] for name in names}
 
     def _open_log(self) -> Any:
         if not self.settings.tensorboard or not self.fabric.is_global_zero:

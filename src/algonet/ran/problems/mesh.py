@@ -134,9 +134,10 @@ class MeshReconstructor(nn.Module):
         return torch.cat([vertices, colours], -1)
 
     def draw(self, count: int) -> Tensor:
-        """Random reconstructions: the template stretched, waved, turned about the vertical axis, centred, of a random size."""
+        """Random reconstructions: the template stretched, waved, turned about the vertical axis, centred; about as large as
+        the objects of the inputs, because D teaches a2b how much of a picture they cover."""
         start = self.template
-        stretched = start * torch.exp(0.7 * _between(start, count, 1, 3))
+        stretched = start * torch.exp(0.4 * _between(start, count, 1, 3))
         wave = torch.sin(
             stretched @ (4 * _between(start, count, 3, 3)) / start.norm(dim=-1).max()
             + math.pi * _between(start, count, 1, 3)
@@ -145,7 +146,7 @@ class MeshReconstructor(nn.Module):
         turn = rotation_matrix(torch.cat([torch.zeros_like(half), half.tan(), torch.zeros_like(half)], -1))
         moved = (stretched + 0.25 * _between(start, count, 1, 1) * wave) @ turn
         moved = moved - (moved.amax(1, keepdim=True) + moved.amin(1, keepdim=True)) / 2
-        vertices = moved / moved.norm(dim=-1).amax(1)[:, None, None] * (0.85 + 0.1 * _between(start, count, 1, 1))
+        vertices = moved / moved.norm(dim=-1).amax(1)[:, None, None] * (0.9 + 0.05 * _between(start, count, 1, 1))
         if self.paint is None:
             return vertices
         return torch.cat([vertices, (0.5 + 0.5 * _between(start, count, 1, 3)).expand_as(vertices)], -1)
