@@ -309,7 +309,8 @@ def filtered_moments(corners: Tensor, pixels: Tensor, scale: Tensor, df: int) ->
     (F, P, 2, 2); `None` for df = 2, where it has no closed form.
 
     >>> corner = torch.tensor([[[-1e4, -1e4], [-1e4, 3e4], [3e4, -1e4]]], dtype=torch.float64)
-    >>> filtered_moments(corner, torch.zeros(1, 2).double(), torch.tensor(1.0), 8)[2].diagonal(dim1=-2, dim2=-1).round(decimals=4)
+    >>> second = filtered_moments(corner, torch.zeros(1, 2).double(), torch.tensor(1.0), 8)[2]
+    >>> second.diagonal(dim1=-2, dim2=-1).round(decimals=4)
     tensor([[[1.3333, 1.3333]]], dtype=torch.float64)
     """
     half, sigma2 = df // 2, df * scale * scale
