@@ -210,21 +210,24 @@ def forward(begin, end, x, mask, masked, ks, k_step, s, reach, out, thresholds):
     for row in range(begin, end):
         k, presence = ks[row * k_step], mask[row if masked else 0]
         count, above, below, nans = tally(x[row], presence, masked)
-        of_finite(x[row], presence, masked, x[row], -np.inf, items)
+        line = x[row]
+        if count < n:
+            of_finite(x[row], presence, masked, x[row], -np.inf, items)
+            line = items
         wanted = k - above
         b = np.inf if wanted <= 0.0 else -np.inf
         other, share = b, 0.0
         if nans or k != k:
             b = np.nan
         elif 0.0 < wanted < count:
-            b, other, share = root(items, count, wanted, s, reach)
+            b, other, share = root(line, count, wanted, s, reach)
         thresholds[row] = b
         if b - b == 0.0:
-            memberships(items, b, s, out[row])
+            memberships(line, b, s, out[row])
         else:
             out[row] = b if b != b else (0.0 if b > 0.0 else 1.0)
         if share > 0.0:
-            memberships(items, other, s, others)
+            memberships(line, other, s, others)
             mix(out[row], others, REAL(share))
         share_above = min(max(k / max(above, 1), 0.0), 1.0)
         share_below = min(max((k - above - count) / max(below, 1), 0.0), 1.0)
@@ -281,9 +284,12 @@ def backward(begin, end, x, mask, masked, s, thresholds, grad, grad_x, grad_k, g
             grad_x[row] = b if b != b else 0.0
             continue
         presence = mask[row if masked else 0]
-        of_finite(x[row], presence, masked, x[row], -np.inf, items)
-        of_finite(x[row], presence, masked, grad[row], 0.0, felt)
-        w, gw, u, gu = sums(items, felt, b, s)
+        line, g = x[row], grad[row]
+        if tally(x[row], presence, masked)[0] < n:
+            of_finite(x[row], presence, masked, x[row], -np.inf, items)
+            of_finite(x[row], presence, masked, grad[row], 0.0, felt)
+            line, g = items, felt
+        w, gw, u, gu = sums(line, g, b, s)
         mean = gw / w if w > 0.0 else 0.0
         grad_k[row], grad_s[row] = mean, gu - mean * u
-        slopes(items, felt, b, s, REAL(mean), grad_x[row])
+        slopes(line, g, b, s, REAL(mean), grad_x[row])
