@@ -226,7 +226,7 @@ def test_softness_report_takes_a_renderer() -> None:
 
     report = softness_report(Ball(), icosphere(1).vertices)
     assert "scale" in report.suggestion
-    assert report.softness == {"renderer.scale": 4.0, "renderer.depth_steepness": 10.0}
+    assert report.softness == {"renderer.scale": 4.0, "renderer.depth_steepness": 20.0}
     assert math.isfinite(report.gap)
 
 

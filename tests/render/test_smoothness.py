@@ -15,9 +15,11 @@ from algonet.render import (
     EuclideanCoverage,
     FilteredCoverage,
     Mesh,
+    SmoothRenderer,
     icosphere,
     reference,
     render_attributes,
+    torus,
 )
 from algonet.render.settings import RasterSettings
 
@@ -187,3 +189,27 @@ def test_no_nan_or_infinity_over_random_and_degenerate_meshes(dtype: torch.dtype
         (slope,) = torch.autograd.grad(sum(t.float().sum() for t in out), vertices)
         assert all(torch.isfinite(t).all() for t in out)
         assert torch.isfinite(slope).all()
+
+
+def test_forward_mode_nests_as_reverse_mode_does() -> None:
+    """Second derivatives in every order of modes, and the third, against central differences."""
+    corners = torch.tensor([[-0.8, -0.7, 0.0], [0.9, -0.6, 0.2], [0.1, 0.8, -0.3]], dtype=torch.float64)
+    camera, faces = Camera.look_at((0.0, 0.0, 3.0)).to(torch.float64), torch.tensor([[0, 1, 2]])
+
+    def f(size: Tensor) -> Tensor:
+        out = render_attributes(corners * size, faces, corners, camera, size=(4, 5))
+        return out.silhouette.square().sum() + out.image.square().sum()
+
+    forward, reverse, one = torch.func.jacfwd, torch.func.jacrev, torch.tensor(1.0, dtype=torch.float64)
+    h = 1e-3
+    second, third = ((reverse(g)(one + h) - reverse(g)(one - h)) / (2 * h) for g in (f, reverse(f)))
+    for outer in (forward, reverse):
+        for inner in (forward, reverse):
+            torch.testing.assert_close(outer(inner(f))(one), second, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(forward(forward(forward(f)))(one), third, rtol=1e-3, atol=1e-3)
+
+
+def test_silhouettes_and_colours_do_not_leave_their_range_by_rounding() -> None:
+    out = SmoothRenderer(64, background=(0.0, 0.0, 1.0))(torus(), Camera.look_at((1.2, 0.8, 2.2), fov=50.0))
+    assert float(out.silhouette.max()) <= 1
+    assert float(out.rgb.min()) >= 0

@@ -284,15 +284,6 @@ def _apply_first(*arguments: Any) -> Any:
 _apply_eagerly: Callable[..., Any] = _apply_first
 
 
-def _pushforward(function: Callable, primals: Tensors, tangents: Sequence[Any]) -> tuple[Tensor, ...]:
-    """The Jacobian-vector product as the transpose of a vector-Jacobian product: torch does not nest forward modes."""
-    with torch.enable_grad():
-        outputs, pull = torch.func.vjp(function, *primals)[:2]
-        # pull is linear, so its own transpose is the same at every point, zero among them
-        push = torch.func.vjp(pull, tuple(torch.zeros_like(o) for o in outputs))[1]
-        return push(tuple(tangents))[0]
-
-
 def _second_derivative(bound: Bound, needs: list[bool], tensors: Tensors, seconds: Tensors) -> list[Tensor | None]:
     """The vector-Jacobian product of the first derivative, for (grads, tensors, saved) in that order."""
     count = bound.count + len(needs)

@@ -27,7 +27,7 @@ from .settings import DEFAULT_CONORM, NormalSettings, Raster, RasterSettings
 from .vectors import EPSILON, LEAST_SPACING, SAMPLES_PER_SCALE, tensor_like
 
 #: Per unit of depth: for objects about two units large, of which what lies a twentieth further is half hidden.
-DEPTH_STEEPNESS = 10.0
+DEPTH_STEEPNESS = 20.0
 
 
 @tracing.outside_autocast

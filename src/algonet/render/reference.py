@@ -14,7 +14,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from algonet.core.autograd import _pushforward, _replaced
+from algonet.core import tracing
+from algonet.core.autograd import _replaced
 from algonet.relax import BoundedSum
 
 from .coverage import barycentrics, filtered_coverage, twice_area
@@ -327,17 +328,6 @@ class _Recomputed(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         ctx.function, *tensors = inputs
         ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any):
-        tensors = ctx.saved_tensors
-        moving = [i for i, t in enumerate(tangents[1:]) if t is not None]
-
-        def moved(*some: Tensor) -> tuple[Tensor, ...]:
-            return tuple(ctx.function(*_replaced(tensors, moving, some)))
-
-        return _pushforward(moved, [tensors[i] for i in moving], [tangents[1 + i] for i in moving])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
@@ -361,6 +351,8 @@ def recomputed(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) ->
     """`function(*tensors)` without keeping what happens inside: memory for time, at every order of derivative.
 
     Every tensor that the function uses must be an argument: one that it captures may belong to a transform that has ended
-    when it runs again.
+    when it runs again. Forward mode keeps nothing, and torch does not nest it through functions of one's own: it goes without.
     """
+    if tracing.forward_level() >= 0:
+        return function(*tensors)
     return _Recomputed.apply(function, *tensors)

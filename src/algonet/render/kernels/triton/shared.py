@@ -406,7 +406,7 @@ def bounded(a, b, k):
     hidden = tl.maximum(tl.maximum(tl.minimum(a, b), 0.0) + large * missing, 0.0)
     first = a >= b
     return (
-        grown * tl.maximum(tl.maximum(a, b), 0.0),
+        tl.minimum(grown * tl.maximum(tl.maximum(a, b), 0.0), 1.0),
         tl.where(first, slope, other),
         tl.where(first, other, slope),
         hidden,
