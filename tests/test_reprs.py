@@ -133,6 +133,19 @@ def test_slips_in_names_of_options_are_answered():
             algonet.soft_sort(x, **{keyword: 3.0})
 
 
+@pytest.mark.parametrize(
+    ("function", "answer"),
+    [
+        (algonet.soft_sort, r"soft_sort: .* `network`; did you mean `method=OddEven\(\)`\?"),
+        (algonet.SoftSort, r"SoftSort: .* `network`; did you mean `method=OddEven\(\)`\?"),
+        (algonet.sorting.which_method, r"which_method: .* `network`; did you mean `methods`\?"),
+    ],
+)
+def test_the_former_name_of_the_method_is_answered(function, answer):
+    with pytest.raises(TypeError, match=answer):
+        function(torch.randn(3), network=algonet.sorting.OddEven())
+
+
 @pytest.mark.parametrize("typo", ["sorting.SoftTopk", "render.SmoothRender", "ifs.chaos_gam", "SoftTopk"])
 def test_slips_in_names_are_answered(typo: str, capsys):
     """As Python answers at the prompt."""

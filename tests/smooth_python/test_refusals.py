@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 
 import pytest
 import torch
 
-from algonet.smooth_python import NotSmoothError, smooth
+from algonet.smooth_python import Enumerate, Merge, NotSmoothError, Particles, smooth
 
 HEADER = "from algonet.smooth_python import smooth\n\n@smooth\n"
 REFUSED = {
@@ -226,6 +227,60 @@ def test_errors_point_at_the_users_line(function, message, where):
     text = note(caught.value)
     assert f"in the smooth function {function.__name__}, {__file__}, line " in text
     assert where in text
+
+
+def _returned(x):
+    if x > 0:
+        y = x
+    return y
+
+
+def _handed_on(x):
+    if x > 0:
+        z = x
+    if x > 1:
+        y = z
+    return y
+
+
+def _inside_a_nest(x):
+    if x > 0:
+        y = x
+    return x, [{"y": y}]
+
+
+def _early(x):
+    if x > 0:
+        y = x
+    if x > 1:
+        return x
+    return y
+
+
+def _in_a_loop(x):
+    while x < 3:
+        if x > 1:
+            return y  # noqa: F821
+        y = x  # noqa: F841
+        x = x + 1
+    return x
+
+
+_inner = smooth(_returned)
+
+
+def _from_a_call(x):
+    return _inner(x)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("paths", [Merge(), Particles(8), Enumerate(64)], ids=repr)
+@pytest.mark.parametrize("function", [_returned, _handed_on, _inside_a_nest, _early, _in_a_loop, _from_a_call])
+def test_a_variable_without_a_value_is_not_returned(function, paths, batched):
+    x = torch.tensor([0.1, -0.2, 2.0]) if batched else torch.tensor(0.1)
+    with pytest.raises(UnboundLocalError, match=r"variable `[yz]` has .*; give it a value before") as caught:
+        smooth(function)(x, paths=paths, batched=batched)
+    assert re.search(r"return (y|x, .*)( |$)", note(caught.value), re.M)
 
 
 @smooth

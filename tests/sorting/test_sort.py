@@ -368,6 +368,16 @@ def test_positions_of_half_precision_items_are_exact(dtype):
     assert torch.equal(soft_rank(ordered, hard=True, method=Bitonic()).long(), torch.arange(3000).unsqueeze(0))
 
 
+@pytest.mark.parametrize("n", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_ranks_of_no_and_of_one_item_are_as_precise_as_those_of_several(n, dtype):
+    steepness = torch.tensor(2.0, requires_grad=True)
+    for items in (n, 2):
+        ranks = soft_rank(torch.ones(3, items, dtype=dtype), relax=Logistic(steepness))
+        assert ranks.dtype == torch.promote_types(dtype, torch.float32)
+        assert ranks.requires_grad
+
+
 def test_hard_leaves_absent_items_in_their_order():
     x = torch.tensor([9.0, 5.0, 8.0, 1.0, 7.0, 3.0])
     mask = torch.tensor([False, True, False, True, False, True])

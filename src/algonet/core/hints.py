@@ -77,8 +77,10 @@ def hints_at_relax(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _hint(name: str, keyword: str, value: Any, known: Iterable[str]) -> str:
-    close = "".join(difflib.get_close_matches(keyword, [*known, *_SOFTNESS], 1))
+    # `method` was `network` before 0.2.0
+    close = "".join(difflib.get_close_matches(keyword.replace("network", "method"), [*known, *_SOFTNESS], 1))
     if close not in _SOFTNESS:
+        close += f"={value!r}" if close == "method" else ""
         return f"{name}: there is no option `{keyword}`{f'; did you mean `{close}`?' if close else '.'}"
     keyword = close
     number = f"{value:g}" if isinstance(value, (int, float)) and value > 0 else "..."

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from algonet.core import tracing
 from algonet.core.backends import check_backend
-from algonet.core.checks import broadcast_shapes, check_size, check_spec
+from algonet.core.checks import broadcast_shapes, check_size, check_softness, check_spec
 from algonet.core.hints import write_instead
 from algonet.core.identity import PLANS, interned, signature, unit
 from algonet.core.pictures import png_bytes
@@ -107,6 +107,7 @@ class SmoothRenderer(SoftModule):
         coverage = DEFAULT_COVERAGE if coverage is None else coverage
         check_options("SmoothRenderer", coverage, epsilon)
         check_backend("SmoothRenderer", backend)
+        check_softness("SmoothRenderer", "depth_steepness", depth_steepness)
         super().__init__(coverage.relax, depth=Choice(depth_steepness))
         if shading not in SHADINGS:
             raise ValueError(f"SmoothRenderer: `shading` must be one of {', '.join(SHADINGS)}, got {shading!r}.")
@@ -135,6 +136,7 @@ class SmoothRenderer(SoftModule):
 
     def set_scale(self, pixels: float) -> None:
         """Make the coverage, whatever it is, about `pixels` soft, in place."""
+        check_softness("SmoothRenderer", "pixels", pixels)
         if self._softness is None:
             raise ValueError(
                 f"SmoothRenderer: {self._coverage.relax!r} has no softness to set; take another relaxation."
@@ -149,8 +151,10 @@ class SmoothRenderer(SoftModule):
     def _remember(self, value: float | None) -> None:
         """Remember the number that is now in the coverage's softness; `None`: it is not known."""
         softness: Tensor = getattr(self, self._softness or "depth_steepness")
-        fixed = value is not None and not softness.requires_grad and not softness.is_inference()
-        self._known = (softness, softness._version, value) if fixed and value is not None else None
+        if value is None or softness.requires_grad or softness.is_inference():
+            self._known = None
+        else:
+            self._known = softness, softness._version, value
 
     def _number(self) -> float | None:
         """What is in the coverage's softness, if that is known without a look; a compiled graph does not know."""
@@ -189,11 +193,9 @@ class SmoothRenderer(SoftModule):
         if mesh.texture is None and self.shading == "pixel":
             return self._lit_pixels(mesh, camera, lights, attributes)
         _check_scene(mesh, attributes)
-        if mesh.texture is None:
-            return self._lit_vertices(mesh, camera, lights, attributes)
-        if mesh.seamless:
-            return self._lit_textures(mesh, camera, lights, attributes)
-        return self._lit_pieces(mesh, camera, lights, attributes)
+        textured = self._lit_textures if mesh.seamless else self._lit_pieces
+        lit = self._lit_vertices if mesh.texture is None else textured
+        return lit(mesh, camera, lights, attributes)
 
     if TYPE_CHECKING:
 
@@ -298,10 +300,8 @@ class SmoothRenderer(SoftModule):
         mixed, uv may not."""
         vertices, normals, faces, table = cut_faces(mesh, self.size, attributes)
         held, lamps = self._held(), light_table(lights, vertices)
-        run, soft = (
-            self._pictures(held, vertices, table, camera, lights, True),
-            (held.softness, held.steepness, camera.near),
-        )
+        run = self._pictures(held, vertices, table, camera, lights, True)
+        soft = held.softness, held.steepness, camera.near
         return Rendering(*run(vertices, table, faces, faces, self._behind(), soft, camera, lamps, normals))
 
     def _lit(
@@ -329,15 +329,15 @@ class SmoothRenderer(SoftModule):
 
     def _held(self) -> _Held:
         """The coverage's form, its softness in pixels, the depth steepness, and whether the noise is known to be sharp."""
-        height, form, unit = self.size[0], self._coverage_form, self._unit
+        unit = self._unit
         if self._overrides or self._softness is None:
             coverage = self.coverage
             steepness: Any = self.relaxation("depth")
-            softness = coverage.softness(height)
+            softness = coverage.softness(self.size[0])
             return _Held(coverage.form(), softness, steepness.steepness, is_sharp(softness))
         number, softness = self._number(), getattr(self, self._softness)
         sharp = number is not None and is_sharp(number * unit)
-        return _Held(form, softness if unit == 1 else softness * unit, self.depth_steepness, sharp)
+        return _Held(self._coverage_form, softness if unit == 1 else softness * unit, self.depth_steepness, sharp)
 
     def _behind(self) -> tuple[Any, Any]:
         """Colour and depth of the background; numbers as they are, which need no tensor."""

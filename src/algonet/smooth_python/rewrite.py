@@ -298,6 +298,8 @@ class _Rewriter(ast.NodeTransformer):
 
     def _Return(self, node: ast.Return) -> list[ast.stmt]:
         value = ast.Constant(None) if node.value is None else self.visit(node.value)
+        if self._unset:
+            value = frame("returned", value)
         return [ast.Return(value)] if self._plain_return else [ast.Expr(frame("give", value))]
 
     def _Break(self, node: ast.Break) -> list[ast.stmt]:

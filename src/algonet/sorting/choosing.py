@@ -16,6 +16,7 @@ from torch import Tensor
 
 from algonet.core.checks import check_integer
 from algonet.core.extras import require
+from algonet.core.hints import hints_at_relax
 from algonet.relax import DECISION, Heaviside, Sigmoid, SoftnessWarning
 from algonet.relax.report import BLURRED, HARD, VANISHED
 
@@ -101,6 +102,7 @@ class MethodReport:
         return axis
 
 
+@hints_at_relax
 def which_method(
     x: Tensor,
     task: str = "sort",

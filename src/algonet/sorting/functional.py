@@ -117,7 +117,7 @@ def soft_sort(
     values, moved = order.sorted(whole)
     permutation = None
     if return_permutation:
-        permutation = order.rows(n) if moved is None or call.smoothed else moved[..., channels:]
+        permutation = (order.rows(n) if moved is None or call.smoothed else moved[..., channels:]).to(x.dtype)
     if hard:
         crisp = order.crisp_order()
         values = order.straight_through(torch.gather(order.x, -1, crisp), values)
@@ -127,10 +127,9 @@ def soft_sort(
             permutation = order.straight_through(torch.nn.functional.one_hot(crisp, n), permutation)
     carried = None
     if payload is not None and moved is not None:
-        carried = moved[..., :channels] if moved.shape[-1] > channels else moved
+        carried = moved[..., :channels]
         carried = carried if call.dim is None else carried.movedim(-2, dim % x.dim())
         carried = carried.reshape(payload.shape).to(payload.dtype)
-    permutation = permutation if permutation is None else permutation.to(x.dtype)
     found: Any = SortResult(call.restore(values, x.dtype), carried, permutation)
     return found
 
@@ -234,14 +233,13 @@ def soft_topk(
     values, moved = order.sorted(index)
     assert moved is not None
     values, indices = values[..., :k], moved[..., :k, 0]
-    permutation = order.rows(k) if return_permutation else None
+    permutation = order.rows(k).to(x.dtype) if return_permutation else None
     if hard:
         crisp = order.crisp_order()[..., :k]
         values = order.straight_through(torch.gather(order.x, -1, crisp), values)
         indices = order.straight_through(crisp, indices)
         if permutation is not None:
             permutation = order.straight_through(torch.nn.functional.one_hot(crisp, n), permutation)
-    permutation = None if permutation is None else permutation.to(x.dtype)
     return TopKResult(call.restore(values, x.dtype), call.restore(indices), permutation)
 
 

@@ -288,10 +288,10 @@ class SmoothedOrder(Order):
         """The expected place of each item: it comes after the k first to the degree 1 - m_k."""
         n, descending = self.x.shape[-1], self.call.descending
         if n < 2:
-            return self.z * 0 if self.soft is None else self._crisp_ranks(self.z * 0)
+            return (self.z * 0).to(self.x.dtype) if self.soft is None else self._crisp_ranks(self.z * 0)
         # The k-th thresholds between items; from the other end where descending
         y = -self.edges(1, n - 1) if self.soft is None else -self.edges(0, n)
-        there = y.isfinite() | y.isnan() if self.soft is not None else None
+        there = ~y.isinf() if self.soft is not None else None
         weights = torch.ones_like(y) if there is None else there.double()
         y = y if there is None else torch.where(there, y, 0.0)
         way = self.soft is None, self.cut is None

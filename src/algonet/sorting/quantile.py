@@ -50,7 +50,8 @@ def soft_quantile(
     steepness -> inf gives `torch.quantile`. A number q (also as a tensor without dimensions) removes `dim` or keeps it with
     size 1; a sequence of them puts the quantiles in its place. With a mask, n is the number of items present; a row without
     any gives NaN.
-    Differentiable like `soft_sort`; only exchanges that reach the wanted positions are computed (without a mask).
+    Differentiable in x like `soft_sort`, not in q, which is read as numbers. Only exchanges that reach the wanted positions
+    are computed (without a mask).
 
     Every layer of a network blurs a little, the default does not: medians of 1,000 standard normal items are off by 0.006 on
     average with the default, by 0.16 with `OddEven()` and by 0.03 with `Bitonic()`.

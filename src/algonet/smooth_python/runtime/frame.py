@@ -16,7 +16,7 @@ from algonet.core.tracing import compiling, transforming
 
 from ..machine.credit import Coin
 from ..machine.eager import Machine, as_value, soft_number, softened
-from ..machine.values import Value, mapped, smooth_kind
+from ..machine.values import Value, leaves, mapped, smooth_kind
 from ..operation import Draws
 from ..softness import Report, Settings
 from . import calls, comparisons, subscripts
@@ -335,6 +335,13 @@ class Frame:
         except (NameError, ValueError, TypeError, KeyError):
             # It was nothing before, or something else
             return mapped(one, value)
+
+    def returned(self, value: Any) -> Any:
+        """What is returned: a variable without a value in it is used here, and says so."""
+        for x in leaves(value):
+            if isinstance(x, Missing):
+                x._used()
+        return value
 
     def give(self, value: Any) -> None:
         """`return` before the end."""
