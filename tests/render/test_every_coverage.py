@@ -108,8 +108,8 @@ def test_a_configuration_gives_it_to_the_inverse(name: str, tmp_path: Path) -> N
     set_softness(inverse, 0.5)
     assert float(getattr(inverse, main)) == (0.5 if main == "scale" else 2.0)
     sharp = inverse(vertices).detach()
-    Anneal(1.0, 50.0, 1, field="depth_steepness").attach(inverse).step()
-    assert float(inverse.state_dict()["depth_steepness"]) == 50.0
+    Anneal(50.0, 1.0, 1, field="depth_steepness").attach(inverse).step()
+    assert float(inverse.state_dict()["depth_steepness"]) == 1.0
     assert (inverse(vertices) - sharp).abs().max() > 1e-4
     with hardened(inverse):
         edges = inverse(vertices)
