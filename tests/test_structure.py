@@ -294,7 +294,7 @@ def test_the_table_of_formulas_names_files_that_exist():
 LAYERS = {"core", "relax", "sorting", "ranking", "while_lang", "smooth_python", "ifs", "render", "nn"}
 #: Tokens of code, without comments and docstrings. To add, take away; who raises a number says in the commit which
 #: capability it paid for. The house is to come down to 310,000 tokens in 220 files, of which layers 245,000 and core 16,000.
-MOST_TOKENS = {"library": 374_700, "layers": 294_500, "core": 20_400, "apps": 22_500}
+MOST_TOKENS = {"library": 374_800, "layers": 294_500, "core": 20_400, "apps": 22_500}
 MOST_FILES = 226
 MOST_CACHES = 10
 #: No longer file; no fuller folder.
