@@ -38,7 +38,7 @@ of voxels 0.511 and 0.521; larger ones at weight 10 0.86 and 0.555; small ones w
 0.88 and 0.550. The report seeds 0, 1 and 2 begin right without D, so that the CPU's rows with and without it are alike.
 
 The CPU's rows are of a machine that other programs used: its seconds say nothing. On "painted" function systems D does the
-work: without it, by the way back alone too, systems shrink to nothing. Syllables on
+work: without it, by the way back alone too, the similarity is near 0. Syllables on
 "palettes", one seed of tuning on a CPU (400 training items, 300 steps, smaller networks, template 0.230): with samples
 0.352 by difference and 0.289 by logarithms, by difference with the way back 0.320.
 
